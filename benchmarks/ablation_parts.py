@@ -164,8 +164,6 @@ PARTS = (
          {"backends.cpu.grouped.STALE": 1, "backends.cpu.grouped.SETTLED": 1}),
     Part("sums of moved rows", "sums change by what moved", ("VariationalKMeans",),
          {"algorithms.kmeans.variational.FULL_SUMS_EVERY": 1}),
-    Part("rests of estimates", "settled neighbourhoods are estimated less often", ("VariationalKMeans",),
-         {"algorithms.kmeans.variational.SETTLED_SHARE": -1.0}),
     Part("price of estimates", "no estimate where it costs more than a search", ("VariationalKMeans",),
          {"algorithms.kmeans.variational.MULTIPLICATIONS_PER_PAIR": 0}),
     Part("bounds of batches", "rows keep lower bounds from batch to batch", ("NestedMiniBatchKMeans",),
@@ -185,8 +183,6 @@ PARTS = (
          {"backends.cpu.expect.blocks.PAIR_WORK": NEVER}),
     Part("truncated cells", "cells of a tree look at few components", TREES,
          {"estimators.chunky_mixture.TRUNCATED_FROM": NEVER}),
-    Part("features of cells", "squares of cells are kept from pass to pass", TREES,
-         {"backends.tree.expect.KEPT_FEATURES": 1}),
     Part("merges", "superfluous pairs are joined", INFINITE, {"algorithms.infinite.run.superfluous_pairs": _no_pairs}),
     Part("other start", "a stopped mixture is held against one from k-means", INFINITE,
          {"estimators.infinite_base.TIMES_SOWN": 0}),
@@ -227,6 +223,10 @@ def _owner(name: str) -> tuple[Any, str]:
 
 
 def _importers(attribute: str, value: Any) -> list[Any]:
-    """The modules of the library in which a name stands for this very object."""
-    modules = [module for name, module in list(sys.modules.items()) if name.startswith("globular.") and module]
+    """The modules of the library in which a name stands for this very object; kernels have their constants built in."""
+    modules = [
+        module
+        for name, module in list(sys.modules.items())
+        if module and name.startswith("globular.") and not name.startswith("globular.kernels.")
+    ]
     return [module for module in modules if module.__dict__.get(attribute, modules) is value]

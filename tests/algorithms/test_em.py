@@ -138,7 +138,7 @@ def test_many_blocks_in_few_spans(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = blobs(n=2_000)
     mixture = mixture_for(rows, "spherical")
     whole = CpuShard(rows).run(Expect(mixture))
-    monkeypatch.setattr(chunk_blocks, "_BLOCK_ENTRIES", 1)  # blocks of 32 rows
+    monkeypatch.setattr(chunk_blocks, "BLOCK_ENTRIES", 1)  # blocks of 32 rows
     monkeypatch.setattr(chunk_blocks, "SPANS", 3)
     monkeypatch.setattr(chunk_blocks, "SPAN_WORK", 1)
     monkeypatch.setattr(chunk_blocks, "LEAST_ROWS", 1)
@@ -368,5 +368,5 @@ def test_variance_within_is_that_of_all_rows_where_these_are_few(
     assert variance_within(CpuShard(X), X[:9]) == pytest.approx(d2.mean() / 3, rel=1e-12)
     weighted = variance_within(CpuShard(X, weights), X[:9])
     assert weighted == pytest.approx(weights @ d2 / (3 * weights.sum()), rel=0.1)
-    monkeypatch.setattr(em_module, "MOST_SAMPLED", 200)
+    monkeypatch.setattr(em_module, "SAMPLED_ROWS", 200)
     assert variance_within(CpuShard(X), X[:9]) == pytest.approx(d2.mean() / 3, rel=0.2)

@@ -37,7 +37,6 @@ from globular.backends.cpu.expect.blocks import ChunkBlocks
 from globular.backends.cpu.expect.remembered import MARGIN, Kept
 from globular.backends.many.split import SplitShard
 from globular.backends.tree import cells as tree_cells
-from globular.backends.tree import expect as tree_expect
 from globular.model.chunks import Chunks, Claims, Within
 from globular.model.covariances import COLUMNS, OUTER
 from globular.model.dirichlet import InfiniteMixture, StickPrior
@@ -291,7 +290,7 @@ def test_what_components_draw_depends_neither_on_spans_nor_on_threads(
 
     wanted = claims(1)
     assert min(len(claim) for claim in wanted) > 30
-    for name in ("PAIRED_AT_ONCE", "DRAWN_AT_ONCE"):
+    for name in ("RUN", "ROWS_AT_ONCE"):
         monkeypatch.setattr(rows_of, name, 64)
     monkeypatch.setattr(how_many, "WAKING", 1e-12)
     for one, other in zip(wanted, claims(3), strict=True):
@@ -425,34 +424,23 @@ def test_a_share_of_rows_has_the_e_step_of_all_rows(kind: str) -> None:
 
 @pytest.mark.parametrize("D", [3, 45])  # in many columns passes over the whole frontier may not pack matrices
 @pytest.mark.parametrize("kind", [*KINDS, "tied", "spherical"])
-def test_a_share_of_cells_has_the_e_step_of_the_frontier(kind: str, D: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whether features are kept or not, before and after cells are opened."""
+def test_a_share_of_cells_has_the_e_step_of_the_frontier(kind: str, D: int) -> None:
+    """Before and after cells are opened."""
     rows, _ = blobs(n=1500, apart=2.0, D=D)
     mixture = isotropic_mixture(rows[:3], 0.7, kind)
-    shard, plain = CpuShard(rows + 100.0), CpuShard(rows + 100.0)
+    shard = CpuShard(rows + 100.0)
     mixture = replace(mixture, means=mixture.means + 100.0)
-    for each in (shard, plain):
-        each.run(Plant(OUTER, 16, largest=200.0))
+    shard.run(Plant(OUTER, 16, largest=200.0))
     local = shard.local(rows[:0])
     for _ in range(2):
         chunks = shard.run(TakeCells())
-        found, again, kept = (
-            e_step_on(local, chunks, mixture),
-            e_step_on(local, chunks, mixture),
-            shard.run(ExpectCells(mixture)),
-        )
-        with monkeypatch.context() as patch:
-            patch.setattr(tree_expect, "KEPT_FEATURES", 0)
-            exact = plain.run(ExpectCells(mixture))
+        found, again = e_step_on(local, chunks, mixture), e_step_on(local, chunks, mixture)
+        exact = shard.run(ExpectCells(mixture))
         for name in ("counts", "sums", "scatter", "log_likelihood", "total_weight", "n_distances"):
             np.testing.assert_array_equal(getattr(found, name), getattr(again, name))
-            for other in (found, kept):
-                np.testing.assert_allclose(
-                    getattr(other, name), getattr(exact, name), rtol=1e-7, atol=1e-6, err_msg=name
-                )
-        for each in (shard, plain):
-            gains = each.run(Gains(mixture, 5))
-            each.run(OpenGaining(float(gains.gains[-1])))
+            np.testing.assert_allclose(getattr(found, name), getattr(exact, name), rtol=1e-7, atol=1e-6, err_msg=name)
+        gains = shard.run(Gains(mixture, 5))
+        shard.run(OpenGaining(float(gains.gains[-1])))
 
 
 def test_components_seen_in_the_same_cells_are_not_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -508,7 +496,7 @@ def test_a_part_of_the_claims_weighs_as_much_as_all() -> None:
     np.testing.assert_array_equal(part.means, again.means)
 
 
-@pytest.mark.parametrize("sizes", [{}, {"CELLS_AT_ONCE": 7}, {"TABLE_NUMBERS": 100}])
+@pytest.mark.parametrize("sizes", [{}, {"SEARCHED_AT_ONCE": 7}, {"NUMBERS_AT_ONCE": 100}])
 def test_what_components_hold_of_cells_depends_neither_on_spans_nor_on_threads(
     sizes: dict[str, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:

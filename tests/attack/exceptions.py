@@ -21,8 +21,7 @@ _REASONS = {
         selection: REFERENCE_ROWS ROWS_PER_CLUSTER REFERENCE_WORK
     """,
     "about the seconds of something: how many threads are woken, which `threads.how_many.WAKING`, `WAITING` try": """
-        *.SECONDS_PER_* *._SECONDS_PER_*
-        backends.cpu.expect.probe: EXPONENTIAL
+        *.SECONDS_PER_*
     """,
     "how many bytes something takes, for a message": """
         estimators.memory.*
@@ -52,15 +51,8 @@ _REASONS = {
     """,
     "rounding, overflow and underflow, which tests of tiny, huge and far rows and weights try": """
         algorithms.calibration: ROUNDED
-        algorithms.kmeans.balance: ROOM
-        algorithms.kmeans.swaps: _ROUNDING
-        algorithms.ward: EMPTY
-        algorithms.mixtures.em: _FALL
         backends.cpu.expect.blocks: ABSENT
-        backends.cpu.expect.nominated: NEGLIGIBLE
-        backends.cpu.expect.pairs: ROUNDING
         backends.cpu.expect.remembered: MARGIN
-        backends.cpu.nearest: ROUNDINGS
         backends.cpu.expect.rows_of: SMALLEST_SHARE
         estimators.weights: ORDINARY
         model.covariances.family: REG_COVAR RELATIVE_FLOOR LEAST_VARIANCE _ROUNDED
@@ -81,9 +73,8 @@ _REASONS = {
         algorithms.kmeans.balance: ROWS_AT_ONCE
         algorithms.mixtures.missing: NUMBERS_PER_BLOCK
         algorithms.ward: NUMBERS_AT_ONCE
-        backends.cpu.nearest: SPARE WIDER
+        backends.cpu.nearest: SPARE
         model.centers: SAMPLED
-        estimators.conditional: NUMBERS_PER_BLOCK
     """,
     "what a parameter is where it is not given": """
         algorithms.kmeans.nested_choices: BATCH_ROWS BATCH_ROWS_PER_CLUSTER
@@ -93,55 +84,52 @@ _REASONS = {
         estimators.infinite_base: NESTED_COMPONENTS FIXED_COMPONENTS POLISHING_STEPS TIMES_SOWN SMALLEST_LEAF
             LARGEST_LEAF
         estimators.infinite_priors: LEAST_SCALE
-        estimators.mixture_starts: _KMEANS_ITERATIONS _KMEANS_TOLERANCE
+        estimators.mixture_starts: _KMEANS_ITERATIONS
         estimators.mixtures: N_CANDIDATES
         estimators.variational_mixture: N_NEIGHBORS
     """,
     "how far a search goes and what it must gain: any value is right, some are better": """
-        algorithms.infinite.clusters: DEEPEST MISTAKEN ALIKE _ODD _SURELY _ROWS_PER_COLUMN _COUNTED _GRID
+        algorithms.infinite.clusters: DEEPEST MISTAKEN ALIKE _ODD _SURELY _ROWS_PER_COLUMN _COUNTED
         algorithms.infinite.data: _MOST _START_DEPTH
-        algorithms.infinite.infinite: _STALE _COLD _PRIOR_UPDATES
-        algorithms.infinite.merges: _NEIGHBOURS
+        algorithms.infinite.infinite: _STALE _COLD
         algorithms.infinite.run: VANISHED _ENOUGH _MANY_MORE _ROWS_PER_COLUMN _REFINE_EVERY
-        algorithms.infinite.sowing: _ROWS_PER_MEAN _STEPS _STEADY
-        algorithms.infinite.energies: COLD
-        algorithms.infinite.splits: _STEADY _CAUTION
-        algorithms.infinite.tree_partition: _PRIOR_UPDATES
+        algorithms.infinite.sowing: _ROWS_PER_MEAN
+        algorithms.infinite.splits: _STEADY
         algorithms.kmeans.balance: REMEMBERED ROUNDS INCREMENT GROWTH LEAST_GAIN
         algorithms.kmeans.cells: STEPS
         algorithms.kmeans.coreset: ROWS_PER_COLUMN GROWTH
         algorithms.kmeans.few_rows: CANDIDATES FEWER_FAILURES STEPS_PER_FAILURE SOME_STEPS
-        algorithms.kmeans.momentum: DECAY REACH LEAD
         algorithms.kmeans.nested: RHO_TOGETHER ROWS_PER_REASSIGNMENT FIRST_STEPS
-        algorithms.kmeans.nested_choices: N_PROBES SWAPS_GAIN CELLS_GAIN
+        algorithms.kmeans.lloyd: TOLERANCE SAMPLE_STEPS
+        algorithms.kmeans.nested_choices: CELLS_GAIN
         algorithms.kmeans.pipeline: STEPS_PER_START MOST_STARTS STARTS_PER_CLUSTER FADING PART_GAIN PART_STEPS
-            ON_ALL_ROWS MORE_PROBES_ON_A_CARD LESS_GAIN_ON_A_CARD
-        algorithms.kmeans.probing: LEAST_STAKE LABEL_PROBES MOST_LOOKS
+            MORE_PROBES_ON_A_CARD LESS_GAIN_ON_A_CARD
+        algorithms.kmeans.probing: N_PROBES MOST_LOOKS
         algorithms.kmeans.subspace: FEWEST_DIRECTIONS DIRECTIONS_PER_CLUSTER POWER_STEPS
         algorithms.kmeans.swaps: MAX_ROUNDS SAFETY DRAWN FIRST_TRUST WORTH_ANOTHER_ROUND SETTLED_GAIN
         algorithms.kmeans.trials: LOSS_KEPT LEAST_RATIO CUTS ROUGH_GAIN STEPS_PER_TRIAL FAILURES_PER_DRAW
             WORTH_KEEPING SWAPPED_GAIN DEARER
         algorithms.infinite.polishing: _LAST _STRENGTHS _LEFT_OUT _USUAL
-        algorithms.mixtures.ahead: _ROWS_PER_PARAMETER _SHARE _MOST_STEPS _NEAR _CAUTION
+        algorithms.mixtures.ahead: _ROWS_PER_PARAMETER _SHARE _NEAR
         algorithms.mixtures.chunky: _LAST _AHEAD _FEW_DIMENSIONS _WORTH_GOING
-        algorithms.calibration: ROWS_PER_GROUP ROWS_PER_VALUE FEWEST_PER_VALUE MOST_GROUPS STEPS LEAST
-        algorithms.mixtures.coreset: ROWS_PER_GROUP MOST_GROUPS ROWS_PER_SEED
-        algorithms.mixtures.em: _COLD MOST_SAMPLED SAMPLED_NUMBERS
-        algorithms.mixtures.exponential: KMEANS_STEPS KMEANS_TOLERANCE STEPS_ON_PART STEPS_OF_A_SWAP
-        algorithms.mixtures.exponential_swaps: MOST_SWAPS MOST_FAILURES LEAST_RATIO
+        algorithms.calibration: ROWS_PER_GROUP ROWS_PER_VALUE FEWEST_PER_VALUE MOST_GROUPS LEAST
+        algorithms.mixtures.coreset: ROWS_PER_GROUP ROWS_PER_SEED
+        algorithms.mixtures.em: COLD STEPS_ON_PART SAMPLED_NUMBERS
+        algorithms.mixtures.exponential: KMEANS_STEPS STEPS_OF_A_SWAP
+        algorithms.mixtures.exponential_swaps: MOST_SWAPS LEAST_RATIO
         algorithms.mixtures.greedy: N_TRIED PARTIAL_STEPS SETTLING_STEPS N_DIRECTIONS
-        algorithms.mixtures.low_rank: POWER_STEPS
-        algorithms.mixtures.missing: N_DRAWN ENOUGH_ROWS TOL_SHARE _ITERATIONS_OF_ONE
-        algorithms.mixtures.moves: LEAST_RATIO CUTS COLD N_POWERS N_CLOSE ROUGH_TOL STEPS_PER_TRIAL STEPS_PER_DRAW
+        algorithms.mixtures.missing: N_DRAWN ENOUGH_ROWS TOL_SHARE
+        algorithms.mixtures.moves: LEAST_RATIO CUTS N_POWERS N_CLOSE ROUGH_TOL STEPS_PER_TRIAL STEPS_PER_DRAW
             MAX_FAILURES FAILURES_PER_DRAW ROWS_OF_A_MEAN WORTH_KEEPING
-        algorithms.mixtures.nested: GROWTH AT_REST CAUTION
-        algorithms.mixtures.noise: N_NEIGHBORS LEAST_SHARE MOST_SHARE
-        algorithms.mixtures.path: COMPARED STEPS_AHEAD PATIENCE N_SEARCHED
+        algorithms.mixtures.nested: GROWTH AT_REST
+        algorithms.mixtures.noise: N_NEIGHBORS SHARES
+        algorithms.mixtures.path: STEPS_AHEAD PATIENCE N_SEARCHED
         algorithms.mixtures.pipeline: ROWS_PER_COMPONENT ROWS_PER_PARAMETER KMEANS_STEPS KMEANS_TOLERANCE
-            LEAST_FAILURES MOST_FAILURES MOST_TRIALS STEPS_OVER_ALL_ROWS STEPS_PER_STEP STEPS_OF_MOVES
+            FAILURES MOST_TRIALS STEPS_OVER_ALL_ROWS STEPS_PER_STEP STEPS_OF_MOVES
             STEPS_PER_COMPONENT ROUGH_STEPS
-        algorithms.mixtures.probing: N_PROBES SETTLED_GAIN FINDING_ROUNDS FINDING_PROBES
+        algorithms.mixtures.probing: FINDING_ROUNDS FINDING_PROBES
         algorithms.mixtures.stepwise: KAPPA
+        algorithms.steps: CAUTION
         algorithms.seeding.hierarchical: UPPER_STEPS LAST_STEPS
         algorithms.seeding.named: NEIGHBORS
         algorithms.ward: SOON

@@ -55,8 +55,8 @@ from globular import NestedMiniBatchKMeans
 from globular.backends.cpu import center_scores
 from globular.backends.cpu.assign import votes
 random = np.random.default_rng(0)
-center_scores.ROWS_PER_BLOCK = 50
-votes.ROWS_PER_SUM = 30
+center_scores.ROWS_PER_PRODUCT = 50
+votes.ROWS_PER_SPAN = 30
 dense = random.normal(size=(300, 5))
 thin = sparse.csr_matrix(np.where(np.abs(dense) > 1, dense, 0))
 warnings.simplefilter("ignore")

@@ -50,10 +50,8 @@ def blocks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
     """As with few rows, and as with many: several tasks a cell, several blocks a task."""
     if request.param:
         monkeypatch.setattr(cells, "ROWS_PER_TASK", 20)
-        monkeypatch.setattr(cells, "GATHERED_ROWS", 20)
         monkeypatch.setattr(in_memory, "ROWS_AT_ONCE", 50)
-        monkeypatch.setattr(in_memory, "PLACES_AT_ONCE", 50)
-        monkeypatch.setattr(cells, "BLOCK_SCORES", 40)
+        monkeypatch.setattr(cells, "CACHED_NUMBERS", 40)
         monkeypatch.setattr(cells, "BLOCK_ROWS", (3, 7))
 
 

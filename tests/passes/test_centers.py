@@ -63,9 +63,9 @@ def test_centers_are_prepared_for_products(blocks: None, dtype: Any, offset: Any
 def test_halves_are_those_of_brute_force(
     form: str, few: int, rows_per_span: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sums, "FEW_SUMS", few)
+    monkeypatch.setattr(sums, "CACHED_NUMBERS", few)
     monkeypatch.setattr(sums, "ROWS_PER_RUN", rows_per_span)
-    monkeypatch.setattr(swaps, "ROWS_PER_BLOCK", rows_per_span)
+    monkeypatch.setattr(swaps, "RUN", rows_per_span)
     matrix, weights, C = in_form(blobs(n=300), form), weights_for(300), 12
     rows = reference.as_seen(matrix)
     firsts, seconds = rows[:C], rows[C : 2 * C]
@@ -88,7 +88,7 @@ def test_halves_are_those_of_brute_force(
 
 
 def test_halves_where_the_second_wins_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sums, "FEW_SUMS", 0)
+    monkeypatch.setattr(sums, "CACHED_NUMBERS", 0)
     rows = blobs(n=100)
     shard = CpuShard(rows, n_threads=2)
     shard.labels[:] = 0

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from globular.algorithms.kmeans import momentum, probing
 from globular.kernels import few_rows as kernels
 from globular.model.few_rows import (
     MOST_CLUSTERS,
@@ -140,9 +139,3 @@ def test_swaps_carry_a_centre_across_a_gap() -> None:
     ideal = 300 * 2.0
     assert found.objective < 1.2 * ideal < 0.1 * stuck and found.n_failures >= 8
     assert found.objective >= (hard.squared_distances(x, found.centers).min(axis=1)).sum() * (1 - 1e-9)
-
-
-def test_numbers_that_algorithms_have_too_are_the_same() -> None:
-    """Kernels import no algorithm, and algorithms no kernel: what both know stands twice."""
-    ours = (kernels.DECAY, kernels.REACH, kernels.LEAD, kernels.LEAST_STAKE)
-    assert ours == (momentum.DECAY, momentum.REACH, momentum.LEAD, probing.LEAST_STAKE)

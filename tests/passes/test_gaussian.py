@@ -14,6 +14,7 @@ import globular
 from globular.backends.cpu.expect.blocks import ChunkBlocks
 from globular.estimators.mixture_starts import GivenStart
 from globular.kernels.cholesky import invert_factors
+from globular.kernels.joint import load_features
 from globular.model.chunks import Chunks
 from globular.model.covariances import FAMILIES, CovarianceLimits, one_for_all
 from globular.model.gaussian import GaussianParameters, isotropic_mixture, m_step
@@ -85,9 +86,10 @@ def test_a_family_tells_the_same_covariances_in_every_form(covariance_type: str)
 def test_log_densities_are_linear_in_the_features(covariance_type: str) -> None:
     mixture = some_mixture(covariance_type)
     kind, rows = mixture.family.scatter, np.random.default_rng(3).normal(size=(7, mixture.n_features))
-    form = kind.linear(mixture.factors, mixture.means, mixture.log_constants, np.ones(mixture.n_features), packed=True)
-    blocks = ChunkBlocks(mixture, np.zeros(mixture.n_features), packed=True)
-    features = blocks.features(Chunks(np.ones(7), rows, np.empty((7, 0)), kind))
+    form = kind.linear(mixture.factors, mixture.means, mixture.log_constants, np.ones(mixture.n_features))
+    features, offset = np.empty((7, form.coefficients.shape[1])), np.zeros(mixture.n_features)
+    observed = ChunkBlocks(mixture, offset).observed(Chunks(np.ones(7), rows, np.empty((7, 0)), kind))
+    load_features(observed, 0, 7, offset, False, features)
     np.testing.assert_allclose(features @ form.coefficients.T, reference.log_joint(rows, mixture), rtol=1e-9)
     np.testing.assert_allclose(form.precisions, kind.dual(mixture.each(mixture.precisions)), rtol=1e-9)
 

@@ -154,7 +154,7 @@ def test_random_lattices_along_a_path(seed: int, n: int, C: int, D: int, side: i
 
 @pytest.mark.parametrize("few", [0, 10**9], ids=["in cluster order", "by spans"])
 def test_sums_of_what_moved(few: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(exact, "FEW_SUMS", few)
+    monkeypatch.setattr(exact, "CACHED_NUMBERS", few)
     rows = blobs(n=400, D=3) + 1e3
     for weights in (None, weights_for(400)):
         walk(rows, path_of(rows[:8], 8, 0.5), weights=weights, wants=("sums", "sums", "sums", "labels"))

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from globular.algorithms.kmeans.lloyd import KMeansOptions, lloyd
+from globular.algorithms.kmeans.lloyd import SAMPLE_STEPS, KMeansOptions, lloyd
 from globular.algorithms.seeding.common import TAKEN_NUMBERS, DrawnRows
 from globular.algorithms.seeding.plus_plus import distinct_plus_plus
 from globular.algorithms.steps import last_step, result_of
@@ -33,8 +33,6 @@ from globular.seam.shard import Shard
 ROWS_PER_GROUP, ROWS_PER_VALUE, FEWEST_PER_VALUE, MOST_GROUPS = 192, 8, 2, 256
 """Rows of the sample in a group on average, in all and for each number that they shall agree in; those for each with
 which a group gets its mean; and the most groups: each costs a distance for every row."""
-STEPS = 10
-"""Steps of k-means on the sample."""
 LEAST = 0.1
 """No weight falls below this share of what it was."""
 ROUNDED = 1e-10
@@ -80,7 +78,7 @@ def agreeing(rows: F64, weights: F64, total: float, mean: F64) -> F64:
 def _groups(sample: Shard, n_groups: int, rng: np.random.Generator) -> F64:
     """Centres of groups, none of them empty; the rows of the sample are labelled by them."""
     seeds = result_of(distinct_plus_plus(sample, n_groups, rng))
-    centers = last_step(lloyd(sample, seeds, KMeansOptions(STEPS, 0.0))).model
+    centers = last_step(lloyd(sample, seeds, KMeansOptions(SAMPLE_STEPS, 0.0))).model
     found = sample.run(Assign(centers))
     centers = centers[found.counts > 0]
     sample.run(Assign(centers, want="labels"))

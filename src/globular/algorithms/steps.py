@@ -12,6 +12,9 @@ Model = TypeVar("Model")
 Other = TypeVar("Other")
 Result = TypeVar("Result")
 
+CAUTION = 2.0
+"""Times by which what a geometric series leaves to come is taken for larger; larger = longer runs before EM ends."""
+
 
 @dataclass(frozen=True, slots=True)
 class Step(Generic[Model]):

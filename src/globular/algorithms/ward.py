@@ -19,8 +19,6 @@ NUMBERS_AT_ONCE = 1 << 18
 """Costs that are held at a time."""
 SOON = 0.1
 """Of the clusters without a partner, those look for one whose next join may be among this share of the cheapest."""
-EMPTY = 1e-9
-"""What a cluster without rows weighs, as a share of the mean: it joins the closest at next to no cost."""
 
 
 @single_threaded_blas  # the same bits for any number of threads
@@ -29,7 +27,8 @@ def ward_linkage(centers: F64, weights: F64) -> F64:
 
     Half the square of a height is what the join adds to the error; with equal weights of one it is SciPy's "ward".
     """
-    joins = _Joins(centers - median_center(centers), np.maximum(weights, EMPTY * weights.mean()))
+    # a cluster without rows weighs next to nothing, and joins the closest at next to no cost
+    joins = _Joins(centers - median_center(centers), np.maximum(weights, 1e-9 * weights.mean()))
     joins.join_equal()
     while len(joins.weights) > 1:
         joins.look()

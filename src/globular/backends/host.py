@@ -23,19 +23,32 @@ from globular.model.statistics import F64
 from globular.seam import passes
 from globular.seam.passes import Index, Labels, Pass, Result, RowValue
 from globular.seam.shard import PointState, Shard
-from globular.threads import cached_property, even_ranges, run_all, worth_waking
+from globular.threads import SECONDS_PER_NUMBER, cached_property, even_ranges, run_all, worth_waking
 
 Handler = Callable[[Any, Any], Any]
 Function = TypeVar("Function", bound=Handler)
 
 NONE: F64 = np.empty(0)
 """Stands for absent weights or scales in kernel calls: kernels look at its length."""
+NO_NUMBERS: NDArray[np.int64] = np.empty(0, dtype=np.int64)
+"""The same for places and names."""
+NO_TABLE: F64 = np.empty((0, 0))
+"""The same for what has a line for each row."""
 PART_BYTES = 128 * 2**20
 """Bytes of a part, where rows that are not here come in parts."""
 RUN = 4096
-"""Rows whose sum of w d² is kept as one number."""
-SECONDS_PER_NUMBER = 1e-9
-"""Of a pass at memory speed, about."""
+"""Rows whose sum is kept as one number, or whose list as one piece; another value changes the last bits of sums."""
+ROWS_AT_ONCE = 1 << 13
+"""Rows that a thread converts, copies or labels before it takes the next ones; larger = fewer calls, and fewer tasks
+for the threads of a small pass. No result depends on it."""
+GATHERED_AT_ONCE = 1 << 11
+"""Rows, or nodes of a tree, that a thread brings together at once: larger = larger products, and more memory."""
+SEARCHED_AT_ONCE = 1 << 10
+"""Rows, cells or pairs of a task that looks at centres for each of them; larger = fewer tasks for many threads."""
+ROWS_PER_PRODUCT = 512
+"""Most rows of a product with centres: with their scores they stay in the second-level cache."""
+CACHED_NUMBERS = 1 << 16
+"""Numbers that stay in the second-level cache beside what they come from; larger = larger blocks."""
 ROWS_PER_SPAN = 16 * RUN
 """Least rows of a span whose sums by key are taken."""
 SPANS = 16

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from sklearn.utils.validation import check_array, check_is_fitted
 
-from globular.algorithms.mixtures.missing import IncompleteRows
+from globular.algorithms.mixtures.missing import NUMBERS_PER_BLOCK, IncompleteRows
 from globular.backends.registry import shard_over
 from globular.estimators.distributed import lazily
 from globular.estimators.inputs import open_incomplete
@@ -26,9 +26,6 @@ from globular.model.statistics import F64, I64
 from globular.seam.mixture_passes import Expect
 from globular.seam.shard import answer
 from globular.threads import resolve_threads
-
-NUMBERS_PER_BLOCK = 1 << 20
-"""Responsibilities, or values, that regression holds at a time."""
 
 
 class ConditionalMixture(MixtureEstimator):

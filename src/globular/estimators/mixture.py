@@ -15,7 +15,7 @@ from sklearn.utils import check_random_state
 from globular.algorithms.mixtures.em import CONVERGED, EMOptions, covariance_limits, em, em_by
 from globular.algorithms.mixtures.missing import TOL_SHARE, IncompleteRows, search_start
 from globular.algorithms.mixtures.nested import nested_em
-from globular.algorithms.mixtures.noise import LEAST_SHARE, start_with_noise, with_noise
+from globular.algorithms.mixtures.noise import SHARES, start_with_noise, with_noise
 from globular.algorithms.mixtures.pipeline import search_is_short
 from globular.algorithms.mixtures.stepwise import Candidates, Learned, one_batch
 from globular.algorithms.steps import Step
@@ -393,7 +393,7 @@ class GaussianMixture(ConditionalMixture):
         self, data: Input, given: GivenStart, options: EMOptions, begin: Begin, random_state: np.random.RandomState
     ) -> Start:
         limits = covariance_limits(data.shard, options)
-        noise = Noise.around(data.shard.run(Extremes()), limits, LEAST_SHARE)
+        noise = Noise.around(data.shard.run(Extremes()), limits, SHARES[0])
         within = partial(begin, options=replace(options, limits=limits))
         if given.continues and "noise_weight_" in vars(self):
             return with_noise((yield from within(data.shard)), noise.of_weight(float(self.noise_weight_)))

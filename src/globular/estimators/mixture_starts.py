@@ -12,7 +12,7 @@ from scipy.spatial.distance import cdist
 from sklearn.utils import check_array
 
 from globular.algorithms import seeding
-from globular.algorithms.kmeans.lloyd import KMeansOptions, lloyd
+from globular.algorithms.kmeans.lloyd import TOLERANCE, KMeansOptions, lloyd
 from globular.algorithms.kmeans.probing import find_labels
 from globular.algorithms.kmeans.variational import VariationalOptions, start_rows, variational_kmeans
 from globular.algorithms.mixtures.em import EMOptions, start_at_random, start_from_means
@@ -27,8 +27,6 @@ from globular.model.statistics import F64
 from globular.seam.shard import Shard
 
 _KMEANS_ITERATIONS = 300
-_KMEANS_TOLERANCE = 1e-4
-"""As in `KMeans`: shifts of the centres relative to the variance of the columns."""
 
 
 def _seeds(
@@ -44,7 +42,7 @@ def _kmeans_means(shard: Shard, n_components: int, rng: np.random.Generator) -> 
     """Centres of a k-means clustering."""
     start = yield from _seeds(shard, n_components, rng)
     variance = float(shard.column_moments()[1].mean())
-    options = KMeansOptions(_KMEANS_ITERATIONS, _KMEANS_TOLERANCE * variance)
+    options = KMeansOptions(_KMEANS_ITERATIONS, TOLERANCE * variance)
     return (yield from to_the_last(lloyd(shard, start.centers, options))).model
 
 
@@ -192,7 +190,7 @@ def settled(shard: Shard, seeds: Start, rng: np.random.Generator) -> Starting:
 def _variational_kmeans(shard: Shard, seeds: Start, options: VariationalOptions, rng: np.random.Generator) -> Starting:
     """Centres of a variational k-means clustering, and their neighbourhoods; the rows are labelled."""
     graph = start_rows(shard, seeds.centers, seeds.graph, options.G, rng)
-    hard = replace(options, n_warmup=0, tol=_KMEANS_TOLERANCE, max_iter=_KMEANS_ITERATIONS, relocate_empty=True)
+    hard = replace(options, n_warmup=0, tol=TOLERANCE, max_iter=_KMEANS_ITERATIONS, relocate_empty=True)
     steps = to_the_last(variational_kmeans(shard, seeds.centers, hard, rng, graph))
     found = (yield from mapped(steps, lambda step: step.holding(step.model.centers))).model
     return replace(seeds, centers=found.centers, graph=found.graph, labelled=True)

@@ -19,8 +19,8 @@ from globular.algorithms.kmeans.nested import (
     nested_kmeans,
     one_batch,
 )
-from globular.algorithms.kmeans.nested_choices import BOUNDS, CELLS_GAIN, N_PROBES, SEARCHES, NestedSettings, best_start
-from globular.algorithms.kmeans.probing import label_probes
+from globular.algorithms.kmeans.nested_choices import BOUNDS, CELLS_GAIN, SEARCHES, NestedSettings, best_start
+from globular.algorithms.kmeans.probing import N_PROBES, label_probes
 from globular.algorithms.seeding.named import Starting
 from globular.algorithms.steps import Step, mapped, result_of
 from globular.estimators.centroids import CentroidEstimator

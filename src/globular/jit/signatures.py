@@ -19,8 +19,6 @@ _NAMES = {
     "u2": "uint16", "u4": "uint32", "u8": "uint64", "b1": "boolean",
 }  # fmt: skip
 _PIECES = re.compile(r"[\w.]*\(|[^() ]+|\)")
-_ARRAY_WORDS = 5
-"""Words of an array before its shape and its strides."""
 
 
 def written(kind: Any) -> str:
@@ -82,6 +80,6 @@ def scratch_words(text: str, roles: list[str]) -> list[int]:
             array = piece.partition(":")[2]
             if array and roles[argument] in ("Scratch", "Zeros"):
                 found.append(at if roles[argument] == "Scratch" else -1 - at)
-            at += _ARRAY_WORDS + 2 * int(array[0]) if array else 1
+            at += 5 + 2 * int(array[0]) if array else 1  # five words come before shape and strides
         argument += depth == 0
     return found

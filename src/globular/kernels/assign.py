@@ -19,7 +19,6 @@ from globular.kernels.label import label_block
 from globular.kernels.nominate import ROUND_DOWN
 from globular.kernels.rows import squared_distance
 
-NO_CLUSTER = np.int32(-1)  # of the type of labels: for another, all that it is given to is compiled again
 STRETCH = 4096
 """Rows that are looked through for those to be labelled before these are."""
 
@@ -213,7 +212,8 @@ def add_labelled(
     """Add what is wanted of all rows, in their order: the sum does not depend on what was known. O(n · D)."""
     if task.all_sums:
         for i in range(start, stop):
-            add_to_sums(rows, i, NO_CLUSTER, state.held[i], given, span, tally)
+            # −1 is of the type of labels: for another, `add_to_sums` would be compiled again
+            add_to_sums(rows, i, np.int32(-1), state.held[i], given, span, tally)
     if task.distances:
         for i in range(start, stop):
             add_distance(rows, i, state.held[i], given, nominees, span, tally)

@@ -19,12 +19,10 @@ import numpy as np
 
 from globular.jit import Queue, Scratch, inline, kernel, take_number
 from globular.kernels.rows import fetch, quick_distance, quick_distances, squared_distance
+from globular.kernels.sums import AHEAD
 
 SAFETY = 2.0**-22
 TINY, LARGEST = 2.0**-126, 2.0**127  # within these, float32 rounds with a relative error below the safety
-AHEAD = 4
-"""How many rows before its turn one is asked for: most need no more than their own distance, which is soon done."""
-LEAST_SCALE = 2.0**-100  # scales between this and its inverse keep their precision in float32
 
 
 @inline
@@ -237,7 +235,8 @@ def search_few(
             if not left:
                 squares[0] = quick_distance(rows, at, scale, rounded, c, norms)
                 own = np.sqrt(np.float64(squares[0])) * (1.0 + share) + errors[c]
-                left = not (own < LARGEST and LEAST_SCALE < scale < 1.0 / LEAST_SCALE)  # infinity, NaN say nothing
+                # infinity and NaN say nothing, and scales beyond these lose their precision in float32
+                left = not (own < LARGEST and 2.0**-100 < scale < 2.0**100)
                 if not left:
                     upper[r] = stored_upper(own, drift[c])
                     left = count_close(lower, r, group_drift, starts, own) > most

@@ -18,8 +18,6 @@ from globular.jit.lines import LINE, add_1_line, add_2_lines, add_4_lines, add_8
 from globular.kernels.rows import CANCELLED, distance_by_columns, row_length
 from globular.kernels.scores import rounding
 
-UNIT, TINY = 2.0**-53, 2.0**-1022  # round-off and smallest normal number of float64
-
 
 @kernel
 def transpose_centers(
@@ -125,7 +123,7 @@ def closest_by_scores(
             here = order_key(norms[c] + scale * scores[i, c]) == lowest
             label = min(label, c if here else C)
         squared = max(length * length + (norms[label] + scale * scores[i, label]), 0.0)
-        error = slack + rounding(rows, at[i], length + np.sqrt(norms[label]), scale, 0, UNIT, TINY)
+        error = slack + rounding(rows, at[i], length + np.sqrt(norms[label]), scale, 0, 2.0**-53, 2.0**-1022)
         if squared < CANCELLED * norms[label]:
             limit, squared, error = squared + 4.0 * error, np.inf, 0.0
             for c in range(C):
@@ -196,4 +194,4 @@ def cast_ballots(
             reach = abs(old) + abs(step)
             size += reach * reach
         gains[c] += gain
-        errors[c] += (end - begin + 8.0) * 2.0 * UNIT * size
+        errors[c] += (end - begin + 8.0) * 2.0**-52 * size

@@ -15,7 +15,7 @@ import numpy as np
 from globular.jit import Queue, Scratch, inline, kernel, take_number
 from globular.jit.blas import add_product
 from globular.kernels.differences import TILE, add_moments, mirror, put_difference
-from globular.kernels.joint import Block, Form, joint_block, load_features, per_weight, scale_lines, softmax_block
+from globular.kernels.joint import Block, Form, joint_block, per_weight, scale_lines, softmax_block
 
 NOTHING = 1e-20
 """A share that adds nothing to the largest one of its component in a block: less than sums are rounded by."""
@@ -108,11 +108,9 @@ def add_tight(
     counted: Any,  # IN
     first: int,  # IN
     n: int,  # IN
-    features: Any,  # IN
-    at: int,  # IN  where those of the first row are
     least: float,  # IN
     form: Any,  # IN
-    block: Any,  # IN  shares
+    block: Any,  # IN  features and shares
     sums: Any,  # IN/OUT (T, D)
     scatter: Any,  # IN/OUT (T, S) or (T, D²)
 ) -> None:
@@ -127,7 +125,7 @@ def add_tight(
         for i in range(n + 1):  # the last time what is left is added: at a second place it would be compiled twice
             if i < n and shares[i] > max(least * weight_of(counted, first + i), NOTHING * largest):
                 for d in range(D):
-                    put_difference(differences, m, d, features[at + i, d] - form.means[t, d])
+                    put_difference(differences, m, d, block.features[i, d] - form.means[t, d])
                 differences.values[m] = shares[i]
                 if observed.scatter.shape[1]:
                     part = shares[i] * per_weight(observed.weights, first + i)
@@ -169,18 +167,16 @@ def expect_some(
     """The sums of some rows, see `Tally`. O(n·C·S)."""
     begin_sums(raw, sums, scatter, totals)
     B, (C, W) = block.features.shape[0], form.coefficients.shape
-    ready = observed.features.shape[0] > 0
     for begin in range(first, end, B):
         n = min(B, end - begin)
         share_block(observed, counted, begin, n, form, block)
-        features, at = (observed.features, begin) if ready else (block.features, 0)
         if form.tight.shape[0] < C:
-            add_product(block.joint, features, at, n, raw)
+            add_product(block.joint, block.features, 0, n, raw)
         else:
             for c in range(C):
                 for i in range(n):
                     raw[c, W - 1] += block.joint[c, i]
-        add_tight(observed, counted, begin, n, features, at, least, form, block, sums, scatter)
+        add_tight(observed, counted, begin, n, least, form, block, sums, scatter)
         for i in range(n):
             totals[0] += weight_of(counted, begin + i) * block.densities[i]
             totals[1] += weight_of(counted, begin + i)
@@ -275,23 +271,6 @@ def find_largest(joint: Any, n: int, largest: Any, found: Any) -> None:
             for i in range(end - begin):
                 best[i] = c if line[i] > top[i] else best[i]
                 top[i] = line[i] if line[i] > top[i] else top[i]
-
-
-@kernel
-def feature_spans(
-    queue: Queue,  # IN/OUT spans not taken yet
-    rows_per_span: int,  # IN
-    observed: Any,  # IN
-    offset: Any,  # IN  (D,)
-    features: Any,  # OUT (N, W)
-) -> None:
-    """Features of all rows or chunks. O(N·S)."""
-    N = observed.x.shape[0]
-    span = take_number(queue)
-    while span * rows_per_span < N:
-        first, end = span * rows_per_span, min(N, (span + 1) * rows_per_span)
-        load_features(observed, first, end - first, offset, True, features[first:end])
-        span = take_number(queue)
 
 
 @kernel

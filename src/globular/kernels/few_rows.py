@@ -18,10 +18,15 @@ from globular.kernels.ascending import count_up_to
 
 AT_ONCE = 256
 """Rows whose distances to all centres are taken before the next ones."""
-DECAY, REACH, LEAD = 0.9, 0.95, 5.0
-"""See `algorithms.kmeans.momentum`."""
+DECAY = 0.9
+"""Share of a centre's velocity that an iteration keeps, see `algorithms.kmeans.momentum`; larger = a longer memory."""
+REACH = 0.95
+"""Share of the way beyond its mean that the objective allows a centre; 0 is Lloyd, and 1 would gain nothing."""
+LEAD = 5.0
+"""The same as a multiple of what its mean has just moved by; larger = settled centres go farther."""
 LEAST_STAKE = 1e-3
-"""See `ProbingOptions.at_stake`."""
+"""Least share of the objective that gains are measured by, see `ProbingOptions.at_stake`; smaller = longer fits of rows
+of which clusters explain little."""
 
 
 @inline

@@ -8,7 +8,6 @@ A block has a line for every component, so that all loops run along rows whateve
 
 from __future__ import annotations
 
-import math
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,14 +16,6 @@ from globular.jit import inline, kernel
 from globular.jit.bits import bits_float, float_bits
 from globular.jit.blas import multiply_rows
 from globular.kernels.differences import TILE, find_lengths, put_difference
-
-_INVERSE_LN2 = 1.0 / math.log(2.0)
-_LN2 = math.log(2.0)
-_UNDERFLOW = -708.0  # exp of anything below is not a normal number; it counts as zero
-_WHOLE_NUMBER = 6755399441055744.0
-"""1.5 · 2⁵²: added to a small whole number it puts that number into the low bits of the float."""
-_E2, _E3, _E4, _E5, _E6, _E7 = (1.0 / math.factorial(n) for n in range(2, 8))
-_E8, _E9, _E10, _E11, _E12 = (1.0 / math.factorial(n) for n in range(8, 13))
 
 
 class Observed(NamedTuple):
@@ -35,7 +26,6 @@ class Observed(NamedTuple):
     scales: Any  # (N,) or empty: factors of the rows
     weights: Any  # (N,) or empty: of chunks, which their scatter is divided by
     scatter: Any  # (N, S) summed and packed, or (N, 0) for single rows
-    features: Any  # (N, W) φ where somebody has made them, else (0, W)
 
 
 class Form(NamedTuple):
@@ -118,8 +108,7 @@ def tight_joint(
     observed: Any,  # IN
     first: int,  # IN  the row in line 0 of the block
     n: int,  # IN
-    features: Any,  # IN  (≥ at + n, ≥ D)
-    at: int,  # IN  where those of the first row are
+    features: Any,  # IN  (≥ n, ≥ D)
     form: Any,  # IN
     with_scatter: bool,  # IN
     differences: Any,  # scratch
@@ -133,7 +122,7 @@ def tight_joint(
             m = n - begin if n - begin < TILE else TILE
             for i in range(m):
                 for d in range(D):
-                    put_difference(differences, i, d, features[at + begin + i, d] - form.means[t, d])
+                    put_difference(differences, i, d, features[begin + i, d] - form.means[t, d])
             find_lengths(differences, m, form.factors, form.precisions, t)
             for i in range(m):
                 line[begin + i] = differences.values[i]
@@ -155,17 +144,14 @@ def joint_block(
     n: int,  # IN  rows first … first + n − 1
     form: Any,  # IN
     with_scatter: bool,  # IN
-    block: Any,  # scratch: its features, unless these are ready
+    block: Any,  # scratch: its features
     joint: Any,  # OUT (C, B) ⟨log p(c, x)⟩
 ) -> None:
     """Log-densities of some rows under all components. O(n·C·S)."""
-    ready = observed.features.shape[0] > 0 and with_scatter
-    features, at = (observed.features, first) if ready else (block.features, 0)
-    if not ready:
-        load_features(observed, first, n, form.offset, with_scatter, block.features)
+    load_features(observed, first, n, form.offset, with_scatter, block.features)
     if form.tight.shape[0] < form.coefficients.shape[0]:
-        multiply_rows(form.coefficients, 0, form.coefficients.shape[0], features, at, n, joint)
-    tight_joint(observed, first, n, features, at, form, with_scatter, block.differences, joint)
+        multiply_rows(form.coefficients, 0, form.coefficients.shape[0], block.features, 0, n, joint)
+    tight_joint(observed, first, n, block.features, form, with_scatter, block.differences, joint)
 
 
 @inline
@@ -175,14 +161,17 @@ def exponential(x: float) -> float:
     It is spelled out, 2ᵗ times a Taylor polynomial on |r| ≤ ½ log 2, because the compiler vectorises this and not a
     call of `exp`, which would take most of an E-step.
     """
-    t = np.floor(x * _INVERSE_LN2 + 0.5)
-    r = x - t * _LN2
+    normal = x > -708.0  # the exponential of anything below is no normal number; it counts as zero
+    t = np.floor(x * 1.4426950408889634 + 0.5)  # 1 / log 2
+    r = x - t * 0.6931471805599453  # log 2
     r2 = r * r
     r4 = r2 * r2
-    low = (1.0 + r + r2 * (_E2 + _E3 * r)) + r4 * (_E4 + _E5 * r + r2 * (_E6 + _E7 * r))
-    p = low + r4 * r4 * ((_E8 + _E9 * r + r2 * (_E10 + _E11 * r)) + r4 * _E12)  # in pairs: none waits for the last
-    power = bits_float((float_bits((t if x > _UNDERFLOW else 0.0) + _WHOLE_NUMBER) + 1023) << 52)  # from its exponent
-    return power * p if x > _UNDERFLOW else 0.0
+    low = (1.0 + r + r2 * (1 / 2 + 1 / 6 * r)) + r4 * (1 / 24 + 1 / 120 * r + r2 * (1 / 720 + 1 / 5040 * r))
+    high = (1 / 40320 + 1 / 362880 * r + r2 * (1 / 3628800 + 1 / 39916800 * r)) + r4 * (1 / 479001600)
+    p = low + r4 * r4 * high  # in pairs: none waits for the last
+    whole = 1.5 * 2.0**52  # added to a small whole number it puts that number into the low bits of the float
+    power = bits_float((float_bits((t if normal else 0.0) + whole) + 1023) << 52)  # from its exponent
+    return power * p if normal else 0.0
 
 
 @kernel

@@ -11,7 +11,7 @@ from globular.jit.bits import float_bits
 from globular.jit.prefetch import prefetch_row
 from globular.jit.tiles import ROWS, lowest_of_rows, lowest_of_scores
 from globular.jit.views import as_read_only
-from globular.kernels.nominate import LARGEST, NOBODY, check_scores, csr_scores_of_row, judge_block, merge_chunk
+from globular.kernels.nominate import Bound, check_scores, csr_scores_of_row, judge_block, merge_chunk
 from globular.kernels.rows import squared_distance
 
 AHEAD = 2 * ROWS
@@ -86,7 +86,7 @@ def nominate_rows(
     nominated: Any,  # OUT (≥ m + ROWS,)
 ) -> None:
     """The two lowest scores of dense rows. O(m · chunk · D)."""
-    mask, nobody = nominees.mask[0], float_bits(nominees.bounds[NOBODY])
+    mask, nobody = nominees.mask[0], float_bits(nominees.bounds[Bound.NOBODY])
     low, next_low = lows[0], lows[1]
     for i in range(0, places.shape[0], ROWS):
         if first == 0:
@@ -116,7 +116,7 @@ def nominate_block(
 def _nominate_block(
     rows: Any, places: Any, given: Any, nominees: Any, first: int, stop: int, block: Any, lows: Any, nominated: Any
 ) -> None:
-    mask, nobody = nominees.mask[0], float_bits(nominees.bounds[NOBODY])
+    mask, nobody = nominees.mask[0], float_bits(nominees.bounds[Bound.NOBODY])
     low, next_low, line = lows[0], lows[1], block.scores[0]
     for i in range(places.shape[0]):
         scale = given.scales[places[i]] if given.scales.shape[0] else 1.0
@@ -160,7 +160,7 @@ def check_rows(
         block.again[r] = row
         block.again_squares[r] = block.squares[i]
         scale = given.scales[row] if given.scales.shape[0] else 1.0
-        if block.squares[i] < nominees.bounds[LARGEST]:
+        if block.squares[i] < nominees.bounds[Bound.LARGEST]:
             block.best[i] = squared_distance(rows, row, scale, nominees.centers, block.found[i], nominees.norms)
         else:
             block.found[i] = -1

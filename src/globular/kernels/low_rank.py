@@ -8,6 +8,7 @@ to its last: the same bits for any number of threads.
 
 from __future__ import annotations
 
+from enum import IntEnum
 from typing import Any, NamedTuple
 
 from globular.jit import inline, kernel, take_number
@@ -55,27 +56,33 @@ class Tile(NamedTuple):
     turned: Any  # (q, TILE) the same, weighted
     squares: Any  # (TILE,) Σ (x − μ)² / ψ
     factors: Any  # (q,)
-    place: Any  # (5,) int64, zeros at first: what the constants below name
+    place: Any  # (5,) int64, zeros at first: see `At`
 
 
-COMPONENT, BEGIN, SIZE = 0, 1, 2  # the pairs of a tile: order[BEGIN] … order[BEGIN + SIZE − 1]
-STOP, BASE = 3, 4  # of the task: the component after its last, and the first of its pairs
+class At(IntEnum):
+    """What the numbers of a tile's `place` are: its pairs are order[begin] … order[begin + size − 1]."""
+
+    COMPONENT = 0
+    BEGIN = 1
+    SIZE = 2
+    STOP = 3  # of the task: the component after its last
+    BASE = 4  # of the task: the first of its pairs
 
 
 @inline
 def next_place(work: Any, place: Any) -> bool:
     """Where the next pairs of one component are, in the task at hand or in another; False if there are none left."""
-    starts, c, begin = work.pairs.starts, place[COMPONENT], place[BEGIN] + place[SIZE]
-    while c >= place[STOP] or begin >= starts[c + 1]:
+    starts, c, begin = work.pairs.starts, place[At.COMPONENT], place[At.BEGIN] + place[At.SIZE]
+    while c >= place[At.STOP] or begin >= starts[c + 1]:
         c += 1
-        if c >= place[STOP]:
+        if c >= place[At.STOP]:
             task = take_number(work.queue)
             if task >= work.tasks.shape[0] - 1:
                 return False
             c = work.tasks[task]
-            place[STOP], place[BASE] = work.tasks[task + 1], starts[c]
+            place[At.STOP], place[At.BASE] = work.tasks[task + 1], starts[c]
         begin = starts[c]
-    place[COMPONENT], place[BEGIN], place[SIZE] = c, begin, min(TILE, starts[c + 1] - begin)
+    place[At.COMPONENT], place[At.BEGIN], place[At.SIZE] = c, begin, min(TILE, starts[c + 1] - begin)
     return True
 
 
@@ -85,9 +92,9 @@ def bring_together(work: Any, tile: Any) -> bool:
     if not next_place(work, tile.place):
         return False
     x, pairs, shape, q = work.x, work.pairs, work.shape, tile.inner.shape[1]
-    c, begin, m = tile.place[COMPONENT], tile.place[BEGIN], tile.place[SIZE]
+    c, begin, m = tile.place[At.COMPONENT], tile.place[At.BEGIN], tile.place[At.SIZE]
     for k in range(m):
-        r = begin + k - tile.place[BASE] if work.gathered else pairs.order[begin + k] // pairs.width
+        r = begin + k - tile.place[At.BASE] if work.gathered else pairs.order[begin + k] // pairs.width
         total = 0.0
         for d in range(x.shape[1]):
             y = x[r, d] - shape.means[c, d]
@@ -130,8 +137,8 @@ def pair_costs(
 ) -> None:
     """Densities of the pairs. O(P · D · q)."""
     while bring_together(work, tile):
-        c, begin = tile.place[COMPONENT], tile.place[BEGIN]
-        for k in range(tile.place[SIZE]):
+        c, begin = tile.place[At.COMPONENT], tile.place[At.BEGIN]
+        for k in range(tile.place[At.SIZE]):
             pair = work.pairs.order[begin + k]
             costs[pair] = work.shape.biases[c] + squared_length(k, c, work.shape, tile)
             if inner.shape[0]:
@@ -151,7 +158,7 @@ def pair_sums(
 ) -> None:
     """Statistics of the M-step, about the old means. O(P · D · q)."""
     while bring_together(work, tile):
-        c, begin, m = tile.place[COMPONENT], tile.place[BEGIN], tile.place[SIZE]
+        c, begin, m = tile.place[At.COMPONENT], tile.place[At.BEGIN], tile.place[At.SIZE]
         for k in range(m):
             share = shares[work.pairs.order[begin + k]]
             counts[c] += share
@@ -175,8 +182,8 @@ def pair_reconstructions(
     """Expected rows without noise. O(P · D · q)."""
     x, pairs, shape, q = work.x, work.pairs, work.shape, tile.inner.shape[1]
     while bring_together(work, tile):
-        c, begin = tile.place[COMPONENT], tile.place[BEGIN]
-        for k in range(tile.place[SIZE]):
+        c, begin = tile.place[At.COMPONENT], tile.place[At.BEGIN]
+        for k in range(tile.place[At.SIZE]):
             r, share = pairs.order[begin + k] // pairs.width, shares[pairs.order[begin + k]]
             for d in range(x.shape[1]):
                 tile.away[k, d] *= shape.precisions[c, d]

@@ -20,8 +20,8 @@ from globular.jit.prefetch import prefetch_row
 from globular.jit.tiles import distances_to_tile
 from globular.kernels.random import random_cluster, random_outside
 from globular.kernels.rows import fetch, quick_distance, quick_distances, squared_distance
+from globular.kernels.sums import AHEAD
 
-AHEAD = 4  # how many rows ahead memory is asked for
 HORIZON = 2.25
 """Squared: a random candidate half as far again as the farthest neighbour is none, and its pair is not listed."""
 

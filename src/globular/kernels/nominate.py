@@ -9,6 +9,7 @@ bound of the distance to the nominated one, whatever the rounding of the scores.
 
 from __future__ import annotations
 
+from enum import IntEnum
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -31,11 +32,18 @@ class Nominees(NamedTuple):
     factors: Any  # (K / width, D, width), for CSR rows (1, D, K): −2 (m − offset) in the rows' dtype
     score_norms: Any  # (K,) ‖m − offset‖² in the rows' dtype
     mask: Any  # (1,) the bits of a key that belong to its score, as wide as a score
-    bounds: Any  # what `rounding` says, in the rows' dtype
+    bounds: Any  # in the rows' dtype, see `Bound`
 
 
-TRUNCATED, PER_PRODUCT, PER_SQUARE, TINY, LARGEST, NOBODY = range(6)
-N_BOUNDS = 6
+class Bound(IntEnum):
+    """What the bounds of scores are."""
+
+    TRUNCATED = 0  # share of a score that the mask of keys cuts off, at most
+    PER_PRODUCT = 1  # rounding of a score, by ‖x‖ ‖m‖
+    PER_SQUARE = 2  # the same by squared lengths
+    TINY = 3  # the same by underflow
+    LARGEST = 4  # ‖x‖² from which scores may overflow
+    NOBODY = 5  # a norm of centres that are none
 
 
 @kernel
@@ -92,8 +100,8 @@ def judge_block(
     these are not taken: 2 ‖x‖ √a ≤ ‖x‖² + a.
     """
     T = squares.dtype.type
-    truncated, per_product, per_square = T(1) + bounds[TRUNCATED], bounds[PER_PRODUCT], bounds[PER_SQUARE]
-    tiny, largest = bounds[TINY], bounds[LARGEST]
+    per_product, per_square, tiny = bounds[Bound.PER_PRODUCT], bounds[Bound.PER_SQUARE], bounds[Bound.TINY]
+    truncated, largest = T(1) + bounds[Bound.TRUNCATED], bounds[Bound.LARGEST]
     up, down, zero = T(1) + per_square, T(1) - per_square, T(0)
     half, two, three, eight = T(0.5), T(2), T(3), T(8)
     round_down = T(ROUND_DOWN)
@@ -125,14 +133,15 @@ def check_scores(
 ) -> None:
     """Compare exactly with every centre of a chunk whose score may hide a closer one. O(chunk)."""
     bounds = nominees.bounds
-    length = np.sqrt(np.float64(square)) * (1.0 + bounds[PER_SQUARE])
-    if not square < bounds[LARGEST]:  # scores may have overflowed
+    per_product, per_square, tiny = bounds[Bound.PER_PRODUCT], bounds[Bound.PER_SQUARE], bounds[Bound.TINY]
+    length = np.sqrt(np.float64(square)) * (1.0 + per_square)
+    if not square < bounds[Bound.LARGEST]:  # scores may have overflowed
         for c in range(first, stop):
             compare(rows, row, scale, nominees.centers, nominees.norms, i, c, best, found)
         return
     nominated = found[i]
     reach = length + np.sqrt(best[i])
-    limit = best[i] + (bounds[PER_PRODUCT] * length * reach + bounds[PER_SQUARE] * reach * reach + bounds[TINY])
+    limit = best[i] + (per_product * length * reach + per_square * reach * reach + tiny)
     for c in range(first, stop):
         if np.float64(scores[c - first]) <= limit and c != nominated:
             compare(rows, row, scale, nominees.centers, nominees.norms, i, c, best, found)

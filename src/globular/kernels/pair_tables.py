@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 
 from globular.jit import inline
-
-_GOLDEN, _S32 = np.uint64(0x9E3779B97F4A7C15), np.uint64(32)
+from globular.kernels.random import GOLDEN
 
 
 @inline
@@ -30,7 +29,7 @@ def collect_pairs(
 def collect_pair(key: Any, weight: float, value: float, keys: Any, pair_sums: Any) -> int:
     """Add to the sums of a pair in the hash table; returns 1 if it is a new one. O(1)."""
     last = keys.shape[0] - 1
-    slot = np.int64((np.uint64(key) * _GOLDEN) >> _S32) & last
+    slot = np.int64((np.uint64(key) * GOLDEN) >> np.uint64(32)) & last
     while keys[slot] != key and keys[slot] >= 0:
         slot = (slot + 1) & last
     is_new = keys[slot] < 0

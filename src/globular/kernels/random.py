@@ -8,27 +8,24 @@ import numpy as np
 
 from globular.jit import inline, kernel
 
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
-_MIX1 = np.uint64(0xBF58476D1CE4E5B9)
-_MIX2 = np.uint64(0x94D049BB133111EB)
-_S30, _S27, _S31, _S32 = np.uint64(30), np.uint64(27), np.uint64(31), np.uint64(32)
-_ONE, _TWO = np.uint64(1), np.uint64(2)
-_S6, _LOW6 = np.uint64(6), np.uint64(63)
-ROUNDS = 6  # of the network behind `random_order`; an even number
+GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+"""2⁶⁴ by the golden ratio: the step of splitmix64, and what Fibonacci hashing multiplies by."""
+MIX1 = np.uint64(0xBF58476D1CE4E5B9)
+"""The first multiplier of splitmix64."""
+MIX2 = np.uint64(0x94D049BB133111EB)
+"""The second."""
 
 
 @inline
 def random_cluster(seed: Any, row: Any, draw: Any, n_clusters: int) -> int:
     """A cluster drawn by hashing (seed, row, draw): the same on any thread and in any split (splitmix64)."""
-    block, place = (
-        np.uint64(draw) >> _S6,
-        np.uint64(draw) & _LOW6,
-    )  # a row has 64 numbers of a sequence, then of another
-    z = seed + _MIX1 * block + _GOLDEN * (np.uint64(row) * np.uint64(64) + place + _ONE)
-    z = (z ^ (z >> _S30)) * _MIX1
-    z = (z ^ (z >> _S27)) * _MIX2
-    z = z ^ (z >> _S31)
-    return np.int64(((z >> _S32) * np.uint64(n_clusters)) >> _S32)
+    # a row has 64 numbers of a sequence, then of another
+    block, place = np.uint64(draw) >> np.uint64(6), np.uint64(draw) & np.uint64(63)
+    z = seed + MIX1 * block + GOLDEN * (np.uint64(row) * np.uint64(64) + place + np.uint64(1))
+    z = (z ^ (z >> np.uint64(30))) * MIX1
+    z = (z ^ (z >> np.uint64(27))) * MIX2
+    z = z ^ (z >> np.uint64(31))
+    return np.int64(((z >> np.uint64(32)) * np.uint64(n_clusters)) >> np.uint64(32))
 
 
 @inline
@@ -60,17 +57,17 @@ def random_labels(
 @inline
 def shuffled(seed: Any, x: Any, low: Any, high: Any) -> Any:
     """One of 2^(low + high) numbers for another: a Feistel network of two parts, which need not be as wide. O(1)."""
-    low_mask, high_mask = (_ONE << low) - _ONE, (_ONE << high) - _ONE
+    low_mask, high_mask = (np.uint64(1) << low) - np.uint64(1), (np.uint64(1) << high) - np.uint64(1)
     a, b = x & low_mask, x >> low
-    for r in range(0, ROUNDS, 2):
-        z = seed + _GOLDEN * (b * np.uint64(ROUNDS) + np.uint64(r) + _ONE)
-        z = (z ^ (z >> _S30)) * _MIX1
-        z = (z ^ (z >> _S27)) * _MIX2
-        a ^= (z ^ (z >> _S31)) & low_mask
-        z = seed + _GOLDEN * (a * np.uint64(ROUNDS) + np.uint64(r) + _TWO)
-        z = (z ^ (z >> _S30)) * _MIX1
-        z = (z ^ (z >> _S27)) * _MIX2
-        b ^= (z ^ (z >> _S31)) & high_mask
+    for r in range(0, 6, 2):  # two of six rounds
+        z = seed + GOLDEN * (b * np.uint64(6) + np.uint64(r) + np.uint64(1))
+        z = (z ^ (z >> np.uint64(30))) * MIX1
+        z = (z ^ (z >> np.uint64(27))) * MIX2
+        a ^= (z ^ (z >> np.uint64(31))) & low_mask
+        z = seed + GOLDEN * (a * np.uint64(6) + np.uint64(r) + np.uint64(2))
+        z = (z ^ (z >> np.uint64(30))) * MIX1
+        z = (z ^ (z >> np.uint64(27))) * MIX2
+        b ^= (z ^ (z >> np.uint64(31))) & high_mask
     return (b << low) | a
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from globular.jit import Queue, kernel, take_number
-from globular.kernels.nominate import LARGEST, NOBODY, PER_PRODUCT
+from globular.kernels.nominate import Bound
 
 ROUND_UP = 1.0 + 2.0**-20
 """Factor that makes up for the rounding of shifts and their sums."""
@@ -76,9 +76,9 @@ def aim_at(
     bounds = nominees.bounds
     # scores of longer rows may overflow, and those of too many terms say nothing: such rows are compared exactly
     reach = 0.125 / np.sqrt(tiny) - np.sqrt(longest)
-    bounds[LARGEST] = reach * reach if reach > 0.0 and bounds[PER_PRODUCT] < 0.1 else 0.0
+    bounds[Bound.LARGEST] = reach * reach if reach > 0.0 and bounds[Bound.PER_PRODUCT] < 0.1 else 0.0
     for c in range(C, nominees.score_norms.shape[0]):
-        nominees.score_norms[c] = bounds[NOBODY]
+        nominees.score_norms[c] = bounds[Bound.NOBODY]
     return gain
 
 

@@ -8,7 +8,9 @@ from globular.jit import Queue, kernel, take_number
 from globular.kernels.ascending import count_up_to
 from globular.kernels.rows import add_row, fetch
 
-AHEAD = 4  # how many rows ahead memory is asked for
+AHEAD = 4
+"""Rows before its turn that the memory of one is asked for; larger = it has more time to come, and more may be driven
+out again."""
 
 
 @kernel

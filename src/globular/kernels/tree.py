@@ -9,10 +9,9 @@ import numpy as np
 from globular.jit import inline, kernel
 from globular.jit.bits import bits_float, float_bits
 
-SAMPLE, LEAST_SAMPLE = 256, 64
-"""Most and least rows of a node from which its first principal component is found, an eighth of them in between."""
-ITERATIONS = 10  # steps of the power iteration: the direction needs to be good, not exact
-SETTLED = 1e-4  # the iteration ends when the direction turns by less
+SAMPLE = (64, 256)
+"""Least and most rows of a node from which its first principal component is found, an eighth of them in between; larger
+= better directions, for more time."""
 LOPSIDED = 32  # a side with less than this fraction of the rows is too small: split at the median instead
 
 
@@ -85,12 +84,12 @@ def principal_direction(
 ) -> bool:
     """First principal component of a sample, by power iteration; False if the sample is a single place. O(S·D)."""
     n_rows = end - begin
-    n = min(n_rows, SAMPLE, max(n_rows // 8, LEAST_SAMPLE))
+    n = min(n_rows, SAMPLE[1], max(n_rows // 8, SAMPLE[0]))
     step = max(1, n_rows // n)
     counted = _sample_mean(rows, weights, begin, step, n, center)
     if not _farthest_direction(rows, begin, step, n, center, direction):
         return False
-    for _ in range(ITERATIONS):
+    for _ in range(10):  # the direction needs to be good, not exact
         turned[:] = 0.0
         for k in range(n):
             i = begin + k * step
@@ -114,7 +113,7 @@ def principal_direction(
             difference = turned[d] / np.sqrt(squared) - direction[d]
             change += difference * difference
             direction[d] = turned[d] / np.sqrt(squared)
-        if change < SETTLED * SETTLED:
+        if change < 1e-4 * 1e-4:
             return True
     return True
 

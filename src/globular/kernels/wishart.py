@@ -11,14 +11,12 @@ from typing import Any
 from globular.jit import inline, kernel
 from globular.kernels.cholesky import factor, invert_row
 
-LARGE = 10.0  # from here on six terms of the asymptotic series give the digamma function to the last digits
-
 
 @inline
 def digamma(x: float) -> float:
     """ψ(x) for x > 0: the recurrence up to where the asymptotic series is good."""
     found = 0.0
-    while x < LARGE:
+    while x < 10.0:  # from there on six terms of the series are good to the last digits
         found -= 1.0 / x
         x += 1.0
     square = 1.0 / (x * x)

@@ -9,12 +9,10 @@ import numpy as np
 from globular.jit import new_queue, share_kernel
 from globular.kernels import centers as kernels
 from globular.model.statistics import F64
-from globular.threads import worth_waking
+from globular.threads import SECONDS_PER_NUMBER, worth_waking
 
 NUMBERS_AT_ONCE = 1 << 14
 """Numbers of centres that a thread takes at once."""
-SECONDS_PER_NUMBER = 1e-9
-"""Of a number that is read, changed and written, about."""
 SAMPLED = 1000
 """Centres that `median_center` looks at; more cost more and change rounding alone."""
 

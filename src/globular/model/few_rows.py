@@ -10,12 +10,12 @@ from numpy.typing import NDArray
 from globular.jit.tiles import ROWS, tile_for
 from globular.kernels import few_rows as kernels
 from globular.kernels.draws import accept_proposals, match_swaps, run_chains
-from globular.kernels.few_rows import Desk, StepLimits, TrialLimits
+from globular.kernels.few_rows import DECAY, LEAD, LEAST_STAKE, REACH, Desk, StepLimits, TrialLimits
 from globular.model.statistics import F64
 
 __all__ = [
-    "FewRows", "Found", "SeedRows", "StepLimits", "TrialLimits", "accepted_proposals", "are_few", "are_few_to_seed",
-    "ends_of_chains", "matched_swaps", "most_few_rows",
+    "DECAY", "LEAD", "LEAST_STAKE", "REACH", "FewRows", "Found", "SeedRows", "StepLimits", "TrialLimits",
+    "accepted_proposals", "are_few", "are_few_to_seed", "ends_of_chains", "matched_swaps", "most_few_rows",
 ]  # fmt: skip
 
 MOST_ROWS, MOST_NUMBERS, MOST_DISTANCES = 1 << 15, 1 << 18, 1 << 18

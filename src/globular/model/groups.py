@@ -10,12 +10,10 @@ from numpy.typing import ArrayLike, NDArray
 from globular.jit import new_queue, share_kernel
 from globular.kernels import grouped
 from globular.model.statistics import F64
-from globular.threads import worth_waking
+from globular.threads import SECONDS_PER_LOOK, worth_waking
 
 SORTED_ALONE = 40_000
 """Members up to which one thread sorts sooner: several of them need three calls for one."""
-SECONDS_PER_MEMBER = 5e-9
-"""Of both kernels by which several threads sort, about."""
 APART = 32
 """Numbers between what two spans count: threads that count into one line of the cache wait for each other."""
 
@@ -35,7 +33,7 @@ def group_by(
     n = len(labels)
     starts = np.empty(n_groups + 1, dtype=np.int64)
     order: NDArray[np.integer] = np.empty(n, dtype=np.int32 if n < 2**31 else np.int64)
-    n_spans = min(worth_waking(n_threads, SECONDS_PER_MEMBER * n), n // max(1, 4 * n_groups))
+    n_spans = min(worth_waking(n_threads, SECONDS_PER_LOOK * n), n // max(1, 4 * n_groups))
     if n_spans < 2 or n <= SORTED_ALONE:
         grouped.group_by_label(labels, starts, order)
         return starts, order

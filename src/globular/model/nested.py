@@ -11,12 +11,10 @@ from globular.model.cells import CenterCells
 from globular.model.columns import Ballots
 from globular.model.groups import CenterGroups
 from globular.model.statistics import F64, I64, Additive
-from globular.threads import even_ranges, run_all
+from globular.threads import SECONDS_PER_LOOK, even_ranges, run_all
 
 DRAWN_AT_ONCE = 1 << 15
 """Positions of a random order that a thread looks up at once."""
-SECONDS_PER_RUN = 1e-8
-"""Of such a position, about."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +61,7 @@ class Batch:
             random_order(seed, n_runs, begin + span[0], n_bits, runs[slice(*span)])
 
         spans = even_ranges(len(runs), DRAWN_AT_ONCE)
-        run_all(draw, spans, n_threads, seconds=SECONDS_PER_RUN * len(runs), calls_blas=False)
+        run_all(draw, spans, n_threads, seconds=SECONDS_PER_LOOK * len(runs), calls_blas=False)
         rows = runs if self.run == 1 else (runs[:, None] * self.run + np.arange(self.run)).ravel()
         rows = rows - self.first
         rows = rows[(rows >= 0) & (rows < min(n, self.n_rows - self.first))]

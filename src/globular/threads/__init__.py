@@ -12,10 +12,21 @@ from collections.abc import Callable
 from typing import Any, Generic, Self, TypeVar, overload
 
 from globular.threads.blas import single_threaded_blas
-from globular.threads.how_many import default_threads, even_ranges, resolve_threads, worth_waking
+from globular.threads.how_many import (
+    SECONDS_PER_LOOK,
+    SECONDS_PER_NUMBER,
+    SECONDS_PER_PAIR,
+    default_threads,
+    even_ranges,
+    resolve_threads,
+    worth_waking,
+)
 from globular.threads.pool import map_all, on_all_threads, ordered_map, read_ahead, run_all, to_the_end
 
 __all__ = [
+    "SECONDS_PER_LOOK",
+    "SECONDS_PER_NUMBER",
+    "SECONDS_PER_PAIR",
     "cached_property",
     "default_threads",
     "even_ranges",

@@ -14,6 +14,13 @@ WAKING = 1e-5
 times as much.)"""
 WAITING = 5e-5
 """The same of a thread that runs in the interpreter, whose lock it has to wait for."""
+SECONDS_PER_NUMBER = 1e-9
+"""Seconds to read a number that lies behind the last one, and to do little with it; larger = more threads for small
+passes."""
+SECONDS_PER_LOOK = 5e-9
+"""The same of a number, a member or a place that lies anywhere in memory."""
+SECONDS_PER_PAIR = 2e-8
+"""The same of the density of a row under a component, and of a row that moves from one cluster to another."""
 
 
 def default_threads() -> int:

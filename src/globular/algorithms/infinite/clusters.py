@@ -43,9 +43,6 @@ _ROWS_PER_COLUMN = 4
 """Components with fewer rows than that say nothing of their moments."""
 _COUNTED = 1e-4
 """Rows that a component holds less of than this share of the most are left out."""
-_GRID = 65
-"""Places at which the density is looked at, from as far before the one mean to as far behind the other as they are
-apart."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -206,7 +203,8 @@ def has_valley(rows: F64, one: Part, other: Part, both: Part) -> bool:
     places = (rows[both.index] - one.mean) @ direction / distance  # the means are at 0 and 1
     spread = np.sqrt(0.5 * float(direction @ covariance @ direction)) / distance  # of one of them
     n = float(weights.sum() ** 2 / (weights**2).sum())
-    grid = np.linspace(-1.0, 2.0, _GRID)
+    # from as far before the one mean to as far behind the other as they are apart
+    grid = np.linspace(-1.0, 2.0, 65)
     width = max(spread * n**-0.2, grid[1] - grid[0])
     density = _smoothed(places, weights / weights.sum(), grid, width)
     inside = np.flatnonzero((grid > 0.0) & (grid < 1.0))

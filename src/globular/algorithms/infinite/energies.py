@@ -14,14 +14,13 @@ from typing import NamedTuple
 import numpy as np
 
 from globular.algorithms.infinite.data import Shares
+from globular.algorithms.mixtures.em import COLD
 from globular.model.covariances import FAMILIES
 from globular.model.dirichlet import StickPrior, sticks_of_groups
 from globular.model.groups import starts_of
 from globular.model.observations import ExpectedMixture, Moments, Prior
 from globular.model.statistics import F64, I64, joined
 
-COLD = 1e-3
-"""Share of a variance at which responsibilities are all but hard."""
 _PER_COMPONENT = "spherical", "diag", "full"
 """Covariances of components by the dimensions of the metric."""
 

@@ -42,8 +42,6 @@ _STALE = 0.05
 split of it was given up."""
 _COLD = 1e-6
 """Variance, relative to that of the data, at which rows go to the closest mean."""
-_PRIOR_UPDATES = 20
-"""Turns of fitting the prior to the first component."""
 
 
 def infinite(
@@ -58,7 +56,7 @@ def infinite(
         state = yield from _shrink(run, state, options)
         yield from run.cycle(state, None, options.tol, CONVERGED)
         return
-    state = run.fit_prior(state, _PRIOR_UPDATES)
+    state = run.fit_prior(state, 20)  # by then it stays
     state = yield from run.cycle(state, None, options.tol)
     while True:
         state = yield from _grow(run, state, options, rng)

@@ -12,12 +12,10 @@ import numpy as np
 from globular.algorithms.infinite.data import Shares
 from globular.algorithms.infinite.energies import Energies, Groups
 from globular.algorithms.infinite.splits import SplitRules
+from globular.algorithms.mixtures.moves import N_CLOSE
 from globular.model.groups import starts_of
 from globular.model.observations import Moments, Prior
 from globular.model.statistics import F64, I64
-
-_NEIGHBOURS = 4
-"""Closest components that each is paired with."""
 
 Pair = tuple[int, int]
 
@@ -77,7 +75,7 @@ def _close_pairs(moments: Moments) -> I64:
     variances = np.maximum(moments.kind.diagonals(moments.scatter) / counts[:, None], 0.0)
     apart = np.ptp(moments.means, axis=0) ** 2  # where components are single rows, the scale is how far they lie apart
     tiny = 1e-12 * (variances.mean() + apart.mean()) + 1e-150
-    nearest = np.empty((T, min(_NEIGHBOURS, T)), dtype=np.int64)
+    nearest = np.empty((T, min(N_CLOSE, T)), dtype=np.int64)
     for i in range(T):
         distances = ((moments.means - moments.means[i]) ** 2 / (variances + variances[i] + tiny)).sum(axis=1)
         distances[i] = np.inf

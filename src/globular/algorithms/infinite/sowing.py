@@ -11,7 +11,7 @@ import numpy as np
 
 from globular.algorithms.infinite.data import RowData
 from globular.algorithms.infinite.splits import cold_mixture
-from globular.algorithms.kmeans.lloyd import KMeansOptions, lloyd
+from globular.algorithms.kmeans.lloyd import SAMPLE_STEPS, TOLERANCE, KMeansOptions, lloyd
 from globular.algorithms.seeding.common import evenly_spread_masses
 from globular.algorithms.seeding.named import draw_seeds
 from globular.algorithms.steps import last_step, result_of
@@ -20,8 +20,6 @@ from globular.model.statistics import F64
 
 _ROWS, _ROWS_PER_MEAN = 5_000, 100
 """Rows that k-means looks at, or as many a mean if that is more."""
-_STEPS, _STEADY = 10, 1e-4
-"""Most steps of k-means, and the shift of the means, in units of the variance, that ends them."""
 
 
 def sow(
@@ -35,6 +33,6 @@ def sow(
     rows = np.linalg.solve(factor, shard.take(drawn).astype(np.float64).T).T
     local = shard.local(np.ascontiguousarray(rows), counts.astype(np.float64))
     seeds = result_of(draw_seeds(local, "auto", min(n_means, len(drawn)), rng)).centers
-    means = last_step(lloyd(local, seeds, KMeansOptions(_STEPS, _STEADY))).model
+    means = last_step(lloyd(local, seeds, KMeansOptions(SAMPLE_STEPS, TOLERANCE))).model
     cold = cold_mixture(means @ factor.T, unit, covariance_type)
     return Moments.from_pass(cold, data.e_step(cold, arrangement))

@@ -15,7 +15,9 @@ from typing import Any, Literal
 import numpy as np
 
 from globular.algorithms.infinite.data import Shares
-from globular.algorithms.infinite.energies import COLD, Energies, Groups
+from globular.algorithms.infinite.energies import Energies, Groups
+from globular.algorithms.mixtures.em import COLD
+from globular.algorithms.steps import CAUTION
 from globular.model.covariances import FAMILIES, one_for_all
 from globular.model.dirichlet import StickPrior
 from globular.model.gaussian import GaussianParameters
@@ -24,8 +26,6 @@ from globular.model.statistics import F64, I64
 
 _STEADY = 1e-3
 """Children have converged when F changes by less than this per unit of weight."""
-_CAUTION = 2.0
-"""How many times more than a geometric series promises F may still fall."""
 
 Question = Literal["free energy", "halves"]
 Asked = tuple[Question, Moments]
@@ -143,4 +143,4 @@ def cold_mixture(means: F64, covariance: F64, covariance_type: str) -> GaussianP
 def _fall_to_come(steeper: float, fall: float, n_left: int) -> float:
     """About the most that F falls by in the updates left, if they slow down as the last two did, twice over."""
     ratio = fall / steeper
-    return fall * min(n_left, _CAUTION * ratio / (1.0 - ratio))
+    return fall * min(n_left, CAUTION * ratio / (1.0 - ratio))

@@ -20,7 +20,6 @@ from globular.model.dirichlet import StickPrior, Sticks
 from globular.model.observations import Moments, Prior
 from globular.model.statistics import F64
 
-_PRIOR_UPDATES = 5
 _FITTED = 256
 """Leaves that are enough to fit a prior to."""
 
@@ -67,7 +66,7 @@ def _fitted(prior: Prior, leaves: Chunks, smallest: float) -> Prior:
     some = leaves.pick(slice(None, None, -(-len(leaves) // _FITTED)))
     some = some.pick(some.weights >= min(smallest, float(some.weights.max())))
     moments = _moments(some, prior)
-    for _ in range(_PRIOR_UPDATES):
+    for _ in range(5):  # the partition that follows fits it again
         prior = prior.fitted(prior.update(moments))
     return prior
 

@@ -25,11 +25,10 @@ from globular.seam.shard import Shard, answer
 REMEMBERED = 16
 """Centres that a row knows the distances of."""
 ROUNDS = 2000
+"""Most rounds of an auction, each with higher prices; larger = more rows find the cheapest place."""
 INCREMENT, GROWTH = 0.05, 1.01
 """The least rise of a price, as a share of what a row loses on average by its second closest centre, and the factor by
 which it grows in a round: what ends draws, and long searches for the last places."""
-ROOM = 1.0 + 1e-12
-"""Sums of weights are rounded."""
 ROWS_AT_ONCE = 1 << 16
 LEAST_GAIN = 1e-3
 """Stop when new centres lower the error by less than this share."""
@@ -79,12 +78,13 @@ class Assignment:
 
     def limit(self, most: float) -> None:
         """Move rows until no cluster is larger than a size, at about the least error."""
+        most *= 1.0 + 1e-12  # sums of weights are rounded
         prices = np.zeros(len(self.centers))
         gaps = self.squares[:, min(1, self.squares.shape[1] - 1)] - self.squares[:, 0]
         rise = INCREMENT * float(gaps.mean())
         rng = np.random.default_rng(0)
         for _ in range(ROUNDS):
-            full = self.sizes > most * ROOM
+            full = self.sizes > most
             if not full.any():
                 return
             self._auction(np.flatnonzero(full[self.labels]), prices, most, rise, rng)
@@ -118,7 +118,7 @@ class Assignment:
         labels, running = self.labels[rows], np.cumsum(self.weights[rows])
         starts = np.flatnonzero(np.diff(labels, prepend=-1))
         before = np.repeat(running[starts] - self.weights[rows[starts]], np.diff(starts, append=len(rows)))
-        stays = running - before <= most * ROOM
+        stays = running - before <= most
         return stays, starts + np.add.reduceat(stays, starts, dtype=np.intp) - 1
 
     def _next_best(self, rows: NDArray[np.intp], prices: F64) -> tuple[Labels, F64]:
@@ -144,13 +144,13 @@ class Assignment:
 
     def _place_rest(self, most: float) -> None:
         """Those that are too many, one after the other, to the closest centre with room."""
-        full = self.sizes > most * ROOM
+        full = self.sizes > most
         rows = np.flatnonzero(full[self.labels])
         order = rows[np.lexsort((self.own[rows], self.labels[rows]))]
         rest = order[~self._within(order, most)[0]]
         sizes = self.sizes - np.bincount(self.labels[rest], self.weights[rest], minlength=len(full))
         for row in rest[np.argsort(-self.weights[rest], kind="stable")]:
-            room = np.flatnonzero(sizes + self.weights[row] <= most * ROOM)
+            room = np.flatnonzero(sizes + self.weights[row] <= most)
             if len(room) == 0:
                 raise ValueError(f"max_size: row {row} finds no cluster with room for its weight; raise max_size")
             squares = np.square(self.centers[room] - self.shard.take(np.array([row]))).sum(axis=1)

@@ -12,6 +12,12 @@ from globular.model.statistics import F64
 from globular.seam.passes import Assign
 from globular.seam.shard import Shard
 
+TOLERANCE = 1e-4
+"""Squared shift of the centres, relative to the variance of the columns, at which k-means for a start ends; larger = an
+earlier end (scikit-learn's default)."""
+SAMPLE_STEPS = 10
+"""Most steps of k-means on a sample, which gives groups or first means; more change what comes of them little."""
+
 
 @dataclass(frozen=True, slots=True)
 class KMeansOptions:

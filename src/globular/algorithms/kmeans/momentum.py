@@ -22,17 +22,13 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from globular.algorithms.kmeans.centers import CenterUpdate
+from globular.model.few_rows import DECAY, LEAD, REACH
 from globular.model.statistics import F64
 from globular.seam.passes import Index
-from globular.threads import even_ranges, run_all, worth_waking
+from globular.threads import SECONDS_PER_NUMBER, even_ranges, run_all, worth_waking
 
-DECAY = 0.9
-REACH = 0.95
-LEAD = 5.0
 NUMBERS_PER_PART = 1 << 16
 """Numbers of centres that are worked on at once: they stay in the cache."""
-SECONDS_PER_NUMBER = 2e-9
-"""Of all that is done to one at once, about."""
 
 
 class Momentum:

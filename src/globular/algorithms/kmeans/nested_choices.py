@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from globular.algorithms.kmeans.nested import BoundKind, default_groups
+from globular.algorithms.kmeans.pipeline import QUALITIES
 from globular.algorithms.kmeans.probing import ProbingOptions
 from globular.algorithms.kmeans.swaps import swapped_start
 from globular.algorithms.seeding.common import TAKEN_NUMBERS
@@ -21,16 +22,12 @@ BATCH_ROWS, BATCH_ROWS_PER_CLUSTER = 5000, 10
 """batch_size="auto": the paper's 5,000 rows, but at least ten per cluster."""
 CELLS_FROM = 1000
 """Number of clusters from which "auto" searches cells of centres instead of all of them."""
-N_PROBES = 2
-"""Cells that a row searches."""
 FEW_CLUSTERS, SMALL_GROUPS = 200, 25
 """Yinyang's bounds save time with at most 200 clusters, or 25 in a group: a row that a bound leaves open searches a
 whole group, and where that is large a product with all centres is the faster one. Elkan's hardly ever cost more than
 they save. Measured with 20 to 500 clusters of 2 to 128 columns; the table is in docs/nested.md."""
 STREAMED_BOUNDS = 512 * 2**20
 """The most bytes of bounds that "auto" takes for rows that are streamed, since memory is short there."""
-SWAPS_GAIN = 5e-3
-"""Share of the objective that a round of swaps must gain, as in balanced `KMeans`."""
 CELLS_GAIN = 1e-3
 """Cells are drawn anew for every batch and always improve a little: less than this is no improvement."""
 FIXED_BYTES = 16 * 2**20
@@ -115,7 +112,7 @@ def best_start(
     unit_centers: bool,
 ) -> Starting:
     """The best of several starts on some rows, which seeds were drawn from and, if asked for, are `swapped` on."""
-    starts, options = [], ProbingOptions(min_gain=SWAPS_GAIN, unit_centers=unit_centers)
+    starts, options = [], ProbingOptions(min_gain=QUALITIES["balanced"].least_gains[1], unit_centers=unit_centers)
     for _ in range(n_starts):
         start = yield from seed()
         if swapped and start.is_seeding:

@@ -101,8 +101,6 @@ before them."""
 LEFT_TO_NEXT = (1.0, 4.0)
 """How many times the rows of a part the next one has where all trials are left to that one, and where none are. The
 next has at least twice the rows, where a third are made: so little changes where there is no next part any more."""
-ON_ALL_ROWS = 1.0
-"""Where there is no part, trials may take as many iterations as came before them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,7 +226,7 @@ def _search_and_step(
     most = min(MOST_STARTS, STARTS_PER_CLUSTER * options.n_clusters)
     n_starts = max(1, min(most, max(few, shard.n_rows // (ROWS_PER_START * first.n_rows))))
     if not parts:
-        all_rows = replace(trials, max_share=ON_ALL_ROWS)
+        all_rows = replace(trials, max_share=1.0)  # as many iterations as came before them
         if stepping.unexplained > 0 and n_starts > 1:  # in a subspace starts are cheap
             best = yield from _best_start(shard, seed, n_starts, on_part, rng)
             yield from search_by_trials(shard, best.model, stepping, all_rows, rng)

@@ -26,6 +26,7 @@ from globular.algorithms.kmeans.cells import draw_cells, draw_small_cells, label
 from globular.algorithms.kmeans.centers import update_centers
 from globular.algorithms.kmeans.momentum import Momentum
 from globular.algorithms.steps import Step
+from globular.model.few_rows import LEAST_STAKE
 from globular.model.statistics import F64
 from globular.seam.among import Probe
 from globular.seam.passes import Assign
@@ -67,11 +68,12 @@ class ProbingOptions:
         return min(objective, max(self.total - objective, LEAST_STAKE * objective))
 
 
-LEAST_STAKE = 1e-3
-"""Share of the objective that is always at stake."""
-EXACT_LABELS_UP_TO, LABEL_PROBES = 5000, 2
-"""Number of clusters up to which the last labels look at all centres, and cells searched beyond. Up to there it takes
-at most a third as long as a fit that is not `KMeans`' own."""
+EXACT_LABELS_UP_TO = 5000
+"""Number of clusters up to which the last labels look at all centres: that takes at most a third as long as a fit that
+is not `KMeans`' own; larger = more labels exact, for more time."""
+N_PROBES = 2
+"""Cells that a row searches where the quality does not say; larger = more rows find their closest centre, for as much
+more time."""
 LEAST_RECALL, MOST_LOOKS = 0.9, 10
 """Share of the rows that have their closest centre when a fit ends, unless time is up or they have looked into cells
 this often; with less, the fit warns."""
@@ -140,7 +142,7 @@ class Labelling:
 
 def label_probes(n_clusters: int, *, exact: bool) -> int:
     """Cells that a row searches for its last label, where iterations take longer than those of probing; 0 is all."""
-    return 0 if exact or n_clusters <= EXACT_LABELS_UP_TO else LABEL_PROBES
+    return 0 if exact or n_clusters <= EXACT_LABELS_UP_TO else N_PROBES
 
 
 def label_rows(

@@ -34,12 +34,15 @@ from globular.seam.shard import Shard
 FROM_COLUMNS = 16
 """With fewer columns there is too little to gain."""
 SAMPLED_ROWS = 4096
+"""Rows of a sample that stands for all where variances are estimated; larger = a closer estimate."""
 SAMPLED_NUMBERS = 1 << 23
 FEWEST_DIRECTIONS, DIRECTIONS_PER_CLUSTER, SOME_DIRECTIONS = 4, 6, 128
 """Directions of sparse rows: so many and more for every cluster, up to some or the number of clusters. Text varies
 along thousands of directions, and its clusters along the first of them."""
-ROWS_PER_DIRECTION, POWER_STEPS = 16, 2
-"""How many rows there have to be for each, and how often directions are turned towards the leading ones."""
+ROWS_PER_DIRECTION = 16
+"""Rows that there have to be for each direction; larger = subspaces for more rows only."""
+POWER_STEPS = 2
+"""Steps by which random directions are turned towards the leading ones; larger = closer, for a pass each."""
 LARGEST_COPY = 1 << 30
 """Bytes of coordinates that may be held beside the rows."""
 

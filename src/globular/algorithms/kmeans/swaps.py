@@ -54,8 +54,6 @@ FIRST_TRUST = (0.5,) * 5
 """Shares of Zador's gain that newcomers are taken to be worth before any has been measured."""
 WORTH_ANOTHER_ROUND = 0.1
 """Go on while the swaps of a round promise at least this share of the least gain that is asked for."""
-_ROUNDING = 16 * float(np.finfo(np.float64).eps)
-"""A smaller share of a cluster's weight is no row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,7 +235,8 @@ def _try_splits(shard: Shard, centers: F64, statistics: HardStatistics, rng: np.
     won = shard.run(Halve(centers, seconds, names))
     sums, counts = won.sums[owners], won.counts[owners]
     left = statistics.counts[owners] - counts
-    left[left < _ROUNDING * statistics.counts[owners]] = 0.0  # all was won: what is left of it is rounding
+    rounding = 16 * float(np.finfo(np.float64).eps)
+    left[left < rounding * statistics.counts[owners]] = 0.0  # all was won: what is left of it is rounding
     means = sums / np.maximum(counts, 1e-300)[:, None]
     rests = statistics.counts[owners, None] * centers[owners] - sums
     rests = np.where(left[:, None] > 0, rests / np.where(left > 0, left, 1.0)[:, None], means)

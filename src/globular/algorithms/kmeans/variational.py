@@ -65,11 +65,8 @@ class HardModel:
 
 
 MULTIPLICATIONS_PER_PAIR = 10
-"""What listing and ordering a pair of clusters takes, beside the multiplications of a distance."""
-SETTLED_SHARE = 0.01
-"""Neighbourhoods are settled when an estimate changes no larger share of them; the next estimates wait longer."""
-LONGEST_REST = 8
-"""Most times as long as at first that an estimate of settled neighbourhoods waits; the wait doubles each time."""
+"""Multiplications that take as long as to list and order a pair of clusters; larger = rarer estimates of
+neighbourhoods where clusters are many and rows few."""
 
 
 class NeighborhoodSearch:
@@ -77,7 +74,7 @@ class NeighborhoodSearch:
 
     def __init__(self, shard: Shard, options: VariationalOptions, rng: np.random.Generator) -> None:
         self._shard, self._options, self._rng = shard, options, rng
-        self._rest, self._waited = 0, 0
+        self._waited = np.inf  # the first E-step estimates
 
     @property
     def estimated(self) -> bool:
@@ -124,23 +121,19 @@ class NeighborhoodSearch:
         """Alg. 2 estimates them after it, if that E-step has collected what it takes."""
         if not pairs.pairs.size:
             return graph
-        new_graph = estimated_graph(graph, pairs, self._shard.n_threads)
-        settled = np.count_nonzero(new_graph != graph) <= SETTLED_SHARE * graph.size
-        self._rest = max(1, min(2 * self._rest, LONGEST_REST)) if settled else 1
-        return new_graph
+        return estimated_graph(graph, pairs, self._shard.n_threads)
 
     def among(self, centers: F64, graph: Graph) -> Neighbors:
         """Where rows search in the next E-step.
 
         Deviation: where estimating would cost more than searching, not every E-step estimates. A search takes N·C′·G·D
-        multiplications, an estimate lists and orders up to C·G² pairs. Neighbourhoods that are settled are estimated
-        even less often.
+        multiplications, an estimate lists and orders up to C·G² pairs.
         """
         C, D = centers.shape
         G = min(self._options.G, C)
         period = -(-MULTIPLICATIONS_PER_PAIR * C * G // (self._shard.n_rows * min(self._options.C_prime, C) * D))
         self._waited += 1
-        estimate = self.estimated and (self._options.printed or self._waited >= period * self._rest)
+        estimate = self.estimated and (self._options.printed or self._waited >= period)
         if estimate:
             self._waited = 0
         return Neighbors(graph, Search(self._options.C_prime, self._options.n_random, self._seed(), estimate))

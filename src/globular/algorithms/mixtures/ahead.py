@@ -10,7 +10,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from globular.algorithms.mixtures.em import STEPS_ON_PART
 from globular.algorithms.seeding.common import evenly_spread_masses
+from globular.algorithms.steps import CAUTION
 from globular.model.covariances import CovarianceLimits
 from globular.model.gaussian import GaussianParameters, m_step
 from globular.model.statistics import F64
@@ -23,11 +25,8 @@ FEWEST_ROWS = 8192
 _ROWS_PER_PARAMETER = 8
 _SHARE = 16
 """More than `FEWEST_ROWS` are taken for many parameters only, and at most one of this many of the rows."""
-_MOST_STEPS = 50
 _NEAR = 0.1
 """Steps end where less than this share of what they have gained is to come."""
-_CAUTION = 2.0
-"""How many times more than a geometric series promises the log-likelihood may still rise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +58,7 @@ class LookAhead:
         """EM steps until they cannot lead to a rise by `enough` any more, or have come near their end."""
         ahead, n_distances = mixture, 0
         bound, rise, risen = -np.inf, np.inf, 0.0
-        for _ in range(_MOST_STEPS):
+        for _ in range(STEPS_ON_PART):
             statistics = self._rows.run(Expect(ahead))
             n_distances += statistics.n_distances
             before, bound = bound, statistics.log_likelihood / statistics.total_weight
@@ -83,4 +82,4 @@ class LookAhead:
 def _to_come(steeper: float, rise: float) -> float:
     """About the most that is still to come if steps go on to shrink as the last two did, twice over."""
     ratio = rise / steeper
-    return _CAUTION * rise * ratio / (1.0 - ratio)
+    return CAUTION * rise * ratio / (1.0 - ratio)

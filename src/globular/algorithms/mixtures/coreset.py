@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from globular.algorithms.calibration import MOST_GROUPS
 from globular.algorithms.kmeans.coreset import draw_rows
 from globular.algorithms.seeding.common import DrawnRows, sample_by_weight_and_error
 from globular.algorithms.seeding.plus_plus import distinct_plus_plus
@@ -27,8 +28,8 @@ from globular.algorithms.steps import result_of
 from globular.seam.passes import AddSeeds, BlendErrors, Total
 from globular.seam.shard import Shard
 
-ROWS_PER_GROUP, MOST_GROUPS = 64, 256
-"""A group for so many rows of the coreset, and the most groups: each costs a distance for every row."""
+ROWS_PER_GROUP = 64
+"""Rows of the coreset for each group; smaller = more groups, and sampling closer to the error."""
 ROWS_PER_SEED = 16
 """Rows that seeds are drawn from, for each of them."""
 

@@ -15,6 +15,7 @@ from functools import partial
 
 import numpy as np
 
+from globular.algorithms.kmeans.subspace import SAMPLED_ROWS
 from globular.algorithms.seeding.common import evenly_spread_masses
 from globular.algorithms.steps import Step
 from globular.model.covariances import RELATIVE_FLOOR, CovarianceLimits
@@ -26,12 +27,12 @@ from globular.seam.shard import Shard
 
 CONVERGED = "the log-likelihood changed by less than tol"
 ROUNDED = "the log-likelihood fell by rounding in a covariance that is all but singular"
-_FALL = 1e-9
-"""A fall of the log-likelihood per row, relative to one more than its size, that is more than the rounding of sums."""
-_COLD = 1e-3
-"""Variance, relative to that within clusters, at which responsibilities are all but hard assignments."""
-MOST_SAMPLED, SAMPLED_NUMBERS = 4096, 1 << 20
-"""Rows that stand for all of a shard, or as many as have so many numbers if that is less."""
+COLD = 1e-3
+"""Share of the variance within clusters or components at which responsibilities are all but hard; smaller = harder."""
+STEPS_ON_PART = 50
+"""Most steps of EM on a part of the rows, whose mixture is no more than a start; larger = closer to its end there."""
+SAMPLED_NUMBERS = 1 << 20
+"""Most numbers of the rows that stand for all in an estimate of variances; larger = a closer estimate of wide rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +102,7 @@ def e_step(shard: Shard, mixture: GaussianParameters) -> SoftStatistics:
 
 def _has_fallen(now: float, before: float, total_weight: float) -> bool:
     """Whether a log-likelihood of all rows has fallen by more than sums are rounded by."""
-    return before - now > _FALL * (total_weight + abs(now))
+    return before - now > 1e-9 * (total_weight + abs(now))
 
 
 def covariance_limits(shard: Shard, options: EMOptions) -> CovarianceLimits:
@@ -123,7 +124,7 @@ def start_from_means(shard: Shard, means: F64, covariance_type: str, options: EM
 
 def variance_within(shard: Shard, means: F64) -> float:
     """Variance of a column within the clusters of these means, from a sample of the rows."""
-    n = min(shard.n_rows, MOST_SAMPLED, max(64, SAMPLED_NUMBERS // shard.n_columns))
+    n = min(shard.n_rows, SAMPLED_ROWS, max(64, SAMPLED_NUMBERS // shard.n_columns))
     masses = evenly_spread_masses(shard.total_weight, n, np.random.default_rng(0))
     sample = shard.local(shard.take(shard.locate(masses)))
     return sample.run(Assign(means, want="labels")).objective / (n * shard.n_columns)
@@ -131,7 +132,7 @@ def variance_within(shard: Shard, means: F64) -> float:
 
 def cold_mixture(means: F64, within: float, covariance_type: str, limits: CovarianceLimits) -> GaussianParameters:
     """Components so narrow beside the variance `within` clusters that responsibilities are all but hard."""
-    return isotropic_mixture(means, max(_COLD * within, float(limits.smallest.mean())), covariance_type)
+    return isotropic_mixture(means, max(COLD * within, float(limits.smallest.mean())), covariance_type)
 
 
 def one_gaussian(shard: Shard, covariance_type: str) -> GaussianParameters:

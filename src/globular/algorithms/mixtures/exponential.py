@@ -18,9 +18,11 @@ from typing import Any
 
 import numpy as np
 
+from globular.algorithms.kmeans.lloyd import TOLERANCE
 from globular.algorithms.kmeans.pipeline import PipelineOptions, kmeans
-from globular.algorithms.mixtures.em import CONVERGED
+from globular.algorithms.mixtures.em import CONVERGED, STEPS_ON_PART
 from globular.algorithms.mixtures.exponential_swaps import search_by_swaps
+from globular.algorithms.mixtures.pipeline import TIMES_MORE_ROWS
 from globular.algorithms.seeding.named import draw_seeds
 from globular.algorithms.steps import Step, last_step, mapped, result_of
 from globular.model.exponential import ExponentialMixture, PseudoRows
@@ -30,13 +32,13 @@ from globular.seam.mixture_passes import ExpectLinear
 from globular.seam.passes import Assign, Roots, SumByLabel
 from globular.seam.shard import Shard
 
-FEWEST_ROWS, ROWS_PER_COMPONENT, TIMES_MORE_ROWS = 4096, 256, 2
-"""Rows of the part, in all and for every component; and how many times as many there have to be for it to save time."""
-KMEANS_STEPS, KMEANS_TOLERANCE = 100, 1e-4
-"""Most steps of k-means, and the shift of the centres, relative to the variance of the columns, that ends them."""
-STEPS_ON_PART, STEPS_OF_A_SWAP = 50, 10
-"""Most steps of EM on the part, and those after which a swap is judged."""
-SWAPS_FROM, SWAPS_UP_TO = 3, 64
+FEWEST_ROWS, ROWS_PER_COMPONENT = 4096, 256
+"""Least rows of the part, in all and for every component; larger = a better start, from more work."""
+KMEANS_STEPS = 100
+"""Most steps of k-means for a start."""
+STEPS_OF_A_SWAP = 10
+"""Steps of EM after which a swap is judged; larger = fewer good swaps are missed, for more time each."""
+SWAPPED = (3, 64)
 """Numbers of components between which swaps are tried: fewer leave nothing to swap, and of many each start lacks as
 many as swaps one by one would mend."""
 SEEDINGS = {"kmeans": "auto", "k-means++": "k-means++", "random_from_data": "random"}
@@ -92,7 +94,7 @@ def search_start(
     prior = replace(options.prior, weight=options.prior.weight * part.total_weight / shard.total_weight)
     options = replace(options, prior=prior, previous_bound=-np.inf, log_base=0.0)
     start = start_from_seeds(part, family, n_components, method, options, rng)
-    swaps = method == "kmeans" and SWAPS_FROM <= n_components <= SWAPS_UP_TO and options.max_iter > 0
+    swaps = method == "kmeans" and SWAPPED[0] <= n_components <= SWAPPED[1] and options.max_iter > 0
     if options.max_iter == 0 or (part is shard and not swaps):
         return start
     best: Step[ExponentialMixture] | None = None
@@ -129,7 +131,7 @@ def start_from_seeds(
     seen: Shard = part.run(Roots()) if family.by_roots and not part.why_not(Roots) else part
     seed = partial(draw_seeds, name=SEEDINGS[method], n_clusters=n_components, rng=rng, unit_centers=family.unit_rows)
     if method == "kmeans":
-        tol = KMEANS_TOLERANCE * float(seen.column_moments()[1].mean())
+        tol = TOLERANCE * float(seen.column_moments()[1].mean())
         how = PipelineOptions(n_components, max_iter=KMEANS_STEPS, tol=tol, unit_centers=family.unit_rows)
         centers = last_step(kmeans(seen, seed, how, np.random.RandomState(int(rng.integers(2**31))))).lifted()
     else:

@@ -18,14 +18,15 @@ from typing import NamedTuple
 
 import numpy as np
 
+from globular.algorithms.mixtures.moves import MAX_FAILURES
 from globular.algorithms.steps import Step
 from globular.model.exponential import ExponentialMixture, LinearStatistics, PseudoRows
 from globular.model.statistics import F64, I64
 from globular.seam.mixture_passes import ExpectLinear
 from globular.seam.shard import Shard, answer
 
-MOST_SWAPS, MOST_FAILURES = 32, 4
-"""Swaps in all, and failures one after the other."""
+MOST_SWAPS = 32
+"""Most swaps in all; larger = longer searches of many components."""
 LEAST_RATIO = 0.5
 """A swap is tried if its gain is at least this share of its loss: the components left make up for some of it."""
 FEWEST_ROWS = 8
@@ -71,7 +72,7 @@ def search_by_swaps(
                 yield best
                 break
             n_failures += 1
-            if n_failures == MOST_FAILURES or n_swaps == MOST_SWAPS:
+            if n_failures == MAX_FAILURES or n_swaps == MOST_SWAPS:
                 return best
         else:
             return best

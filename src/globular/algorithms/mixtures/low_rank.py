@@ -24,8 +24,10 @@ from collections.abc import Iterator
 import numpy as np
 
 from globular.algorithms.kmeans.cells import draw_cells, label_by_cells
+from globular.algorithms.kmeans.probing import N_PROBES
+from globular.algorithms.kmeans.subspace import POWER_STEPS
 from globular.algorithms.kmeans.variational import Patience, VariationalOptions
-from globular.algorithms.mixtures.probing import FINDING_PROBES, FINDING_ROUNDS, N_PROBES, Schedule
+from globular.algorithms.mixtures.probing import FINDING_PROBES, FINDING_ROUNDS, Schedule
 from globular.algorithms.steps import Step
 from globular.model.coordinates import Coordinates
 from globular.model.covariances import CovarianceLimits
@@ -44,9 +46,6 @@ from globular.model.statistics import F64
 from globular.seam.among import Probe
 from globular.seam.mixture_passes import ExpectLowRank, ScatterWithin
 from globular.seam.shard import Shard
-
-POWER_STEPS = 2
-"""Steps of orthogonal iteration before the principal components of a cell are taken."""
 
 OWN_CELL = Probe(None, 0, 1)
 """A row looks at the component of its label alone."""

@@ -40,9 +40,6 @@ ENOUGH_ROWS = 10
 """Complete rows for each component and parameter of a mean that are enough to find a start on."""
 TOL_SHARE = 0.1
 """Steps of EM are shorter the more is missing: the last run ends at this share of the tolerance of complete rows."""
-_LOG_2PI = float(np.log(2 * np.pi))
-_ITERATIONS_OF_ONE = 30
-"""Most steps of EM for the one Gaussian by which entries are filled in before there is a mixture."""
 
 
 class Completed(NamedTuple):
@@ -156,7 +153,8 @@ class IncompleteRows:
         mean, variance = self.column_moments()
         limits = self.limits("auto")
         start = GaussianParameters(np.ones(1), mean[None], np.diag(np.maximum(variance, limits.smallest))[None], "full")
-        return last_step(em_by(self.expect, start, EMOptions(max_iter=_ITERATIONS_OF_ONE), limits)).model
+        # one Gaussian needs few steps, and fills entries in only until there is a mixture
+        return last_step(em_by(self.expect, start, EMOptions(max_iter=30), limits)).model
 
     def _spans(self, mixture: GaussianParameters) -> list[tuple[int, int]]:
         C, D = mixture.means.shape
@@ -212,7 +210,7 @@ class IncompleteRows:
             spreads = np.where(unknown, matrices[:, None] - reach @ np.swapaxes(reach, 2, 3), 0.0)
             spreads = np.broadcast_to(spreads, (C, *spreads.shape[1:]))
         with np.errstate(divide="ignore"):  # a weight of zero is a component that is not there
-            constants = np.log(mixture.weights)[:, None] - halves - 0.5 * _LOG_2PI * masks.sum(axis=1)
+            constants = np.log(mixture.weights)[:, None] - halves - 0.5 * float(np.log(2 * np.pi)) * masks.sum(axis=1)
         return Completed((constants[:, kinds] - 0.5 * squares).T, away, spreads)
 
 

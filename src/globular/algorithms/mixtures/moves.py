@@ -28,7 +28,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from globular.algorithms.mixtures.em import EMOptions, covariance_limits, em
+from globular.algorithms.mixtures.em import COLD, EMOptions, covariance_limits, em
 from globular.algorithms.steps import Step
 from globular.model.covariances import CentralMoments, CovarianceLimits
 from globular.model.gaussian import GaussianParameters, m_step
@@ -44,8 +44,6 @@ LEAST_RATIO = 0.2
 """A move is tried if its gain is at least this share of its loss; EM steps often make up for the rest."""
 CUTS = 4
 """EM steps inside every component."""
-COLD = 1e-3
-"""Covariance of the halves at first, relative to that of the component: each row is in one of them."""
 N_POWERS = 3
 """A random step times so many powers of the covariance points where the component is long."""
 N_CLOSE = 4

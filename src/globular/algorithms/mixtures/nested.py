@@ -32,7 +32,7 @@ from globular.algorithms.kmeans.variational import VariationalOptions
 from globular.algorithms.mixtures.em import CONVERGED, ROUNDED, EMOptions, covariance_limits, e_step, em_by
 from globular.algorithms.mixtures.probing import SearchByProbing, find_members
 from globular.algorithms.seeding.common import TAKEN_NUMBERS
-from globular.algorithms.steps import Step
+from globular.algorithms.steps import CAUTION, Step
 from globular.model.gaussian import GaussianParameters
 from globular.model.nested import Batch
 from globular.model.statistics import SoftStatistics
@@ -43,8 +43,6 @@ GROWTH = 4
 """How many times the rows of a batch the next one has."""
 AT_REST = 0.1
 """Iterations on a batch end when one gains less than this share of what the batch costs."""
-CAUTION = 2.0
-"""How many times more than a geometric series promises the log-likelihood may still rise."""
 
 EStep: TypeAlias = Callable[[GaussianParameters], SoftStatistics]
 

@@ -26,8 +26,8 @@ from globular.seam.shard import Shard, answer
 
 N_NEIGHBORS = 10
 """K: the neighbour whose distance tells the density."""
-LEAST_SHARE, MOST_SHARE = 0.01, 0.5
-"""Of all rows that start as noise; EM finds the right one."""
+SHARES = (0.01, 0.5)
+"""Least and most of all rows that start as noise, as a share of them; EM finds the right one."""
 
 Starting = Generator[Step[Any], None, GaussianParameters]
 
@@ -44,10 +44,10 @@ def start_with_noise(
     part = draw_part(shard, n_components, covariance_type, rng)
     dense = dense_rows(part, noise)
     share = 1.0 - len(dense) / part.n_rows
-    if len(dense) < max(n_components, (1.0 - MOST_SHARE) * part.n_rows):
-        dense, share = np.arange(part.n_rows), LEAST_SHARE  # most rows would be noise: nothing can be told from that
+    if len(dense) < max(n_components, (1.0 - SHARES[1]) * part.n_rows):
+        dense, share = np.arange(part.n_rows), SHARES[0]  # most rows would be noise: nothing can be told from that
     found = yield from begin(part.local(part.take(dense), part.take(dense, "weights")))
-    return with_noise(found, noise.of_weight(min(max(share, LEAST_SHARE), MOST_SHARE)))
+    return with_noise(found, noise.of_weight(min(max(share, SHARES[0]), SHARES[1])))
 
 
 def dense_rows(part: Shard, noise: Noise) -> Index:

@@ -45,8 +45,6 @@ from globular.model.statistics import F64, SoftStatistics
 from globular.seam.mixture_passes import Expect
 from globular.seam.shard import Shard
 
-COMPARED = 1
-"""EM steps after which starts are compared."""
 STEPS_AHEAD = 10
 """A mixture may still come out lowest if so many steps that gain as much as its last would make it so."""
 PATIENCE = 5
@@ -256,12 +254,11 @@ def recast(candidate: Candidate, covariance_type: str, limits: CovarianceLimits)
 
 
 def _best_of(part: Shard, starts: Sequence[GaussianParameters], limits: CovarianceLimits) -> Candidate:
-    """The start of largest likelihood after a few steps, once its steps gain little."""
+    """The start of largest likelihood after a step, once its steps gain little."""
     found = [Candidate.of(part, start) for start in starts]
     if len(found) > 1:
         for candidate in found:
-            for _ in range(COMPARED):
-                candidate.step(part, limits)
+            candidate.step(part, limits)
     best = max(found, key=lambda candidate: candidate.found.log_likelihood)
     while best.rise > ROUGH_TOL * part.total_weight and best.n_steps < 100:
         best.step(part, limits)

@@ -50,8 +50,11 @@ KMEANS_STEPS, KMEANS_TOLERANCE = 6, 1e-2
 FEW_ROWS_PER_COMPONENT, FEW_NUMBERS = 32, 1 << 17
 """Rows for every component with which few of them suffice for a search of k-means (`kmeans.few_rows`), and the most
 numbers in all of these rows."""
-LEAST_FAILURES, MOST_FAILURES, MOST_TRIALS = 4, 12, 200
-"""Swaps of k-means that may fail one after the other, one more for every two components; and how many are tried."""
+FAILURES = (4, 12)
+"""Least and most swaps of k-means that may fail one after the other, one more for every two components; larger = better
+starts, for more time."""
+MOST_TRIALS = 200
+"""Most swaps of k-means that are tried in all."""
 SEARCH = ProbingOptions(n_probes=0, max_iter=200, min_gain=1e-3)
 """Steps of that search."""
 STEPS_OVER_ALL_ROWS = 30
@@ -127,7 +130,7 @@ def _search_few(part: Shard, n: int, n_components: int, rng: np.random.Generator
         part = _local(part, draw_rows(part, n, rng))
     seeds = yield from draw_seeds(part, "k-means++", n_components, rng)
     rows = seeds.rows or few_rows_of(part)
-    trials = TrialOptions(min(MOST_FAILURES, LEAST_FAILURES + n_components // 2), 0, MOST_TRIALS)
+    trials = TrialOptions(min(FAILURES[1], FAILURES[0] + n_components // 2), 0, MOST_TRIALS)
     for step in search_few_rows(rows, seeds.centers, SEARCH, trials, rng):
         yield replace(step, stage=KMEANS, next_rows=part.n_rows)
     return step.model

@@ -23,7 +23,8 @@ from functools import cache, partial
 import numpy as np
 
 from globular.algorithms.kmeans.cells import draw_cells, graph_by_cells, label_by_cells
-from globular.algorithms.kmeans.probing import ProbingOptions
+from globular.algorithms.kmeans.pipeline import QUALITIES
+from globular.algorithms.kmeans.probing import N_PROBES, ProbingOptions
 from globular.algorithms.kmeans.swaps import swap_and_step
 from globular.algorithms.kmeans.variational import VariationalOptions
 from globular.algorithms.mixtures.variational import SoftStart, with_variance
@@ -38,16 +39,12 @@ from globular.seam.mixture_passes import Expect
 from globular.seam.passes import Assign
 from globular.seam.shard import Shard
 
-N_PROBES = 2
-"""Cells that each row searches in a probing E-step."""
 LONGEST_WAIT = 8
 """Most iterations from one that probes to the next."""
 WORK_OF_A_MEMBER = 40.0
 """Densities of a search, which are entries of matrix products, that take as long as a density of K(n) with its part in
 the sums of the M-step (measured with 2, 50 and 128 columns: 30 to 50)."""
 
-SETTLED_GAIN = 5e-3
-"""K-means steps for the start end when one gains less than this share: `KMeans(quality="balanced")`."""
 FINDING_ROUNDS, FINDING_PROBES = 2, 4
 """Searches that find K(n) from nothing, and cells in each."""
 
@@ -78,7 +75,7 @@ def settle_seeds(shard: Shard, seeds: F64, rng: np.random.Generator) -> Iterator
 
     From seeds alone EM ends lower: it cannot carry a mean across a gap, and has many more steps to go.
     """
-    return swap_and_step(shard, seeds, ProbingOptions(N_PROBES, min_gain=SETTLED_GAIN), rng)
+    return swap_and_step(shard, seeds, ProbingOptions(N_PROBES, min_gain=QUALITIES["balanced"].least_gains[1]), rng)
 
 
 def start_probing(

@@ -8,23 +8,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from globular.backends.cpu.expect.all import weighted_total
-from globular.backends.cpu.expect.blocks import ChunkBlocks
+from globular.backends.cpu.expect.blocks import BLOCK_ENTRIES, ChunkBlocks
 from globular.backends.cpu.rows import CSRRows, read_only
 from globular.backends.cpu.shard import CpuShard
+from globular.backends.host import RUN
 from globular.model.centers import median_center
 from globular.model.dirichlet import InfiniteMixture
 from globular.model.observations import Students
 from globular.model.statistics import F64
 from globular.seam.answers import Answer, Centers
-from globular.threads import even_ranges, run_all
+from globular.threads import SECONDS_PER_PAIR, even_ranges, run_all
 
-ROWS_PER_BLOCK = 4096
 PREDICTIVE_AT_ONCE = 1 << 17
 """Numbers of all differences of rows from components that a thread holds at once, about."""
-TABLE_NUMBERS, FINISHED_AT_ONCE = 1 << 21, 1 << 14
-"""Densities of rows and components that are held at once, 16 MB, and that a thread finishes at once, in its cache."""
-SECONDS_PER_DENSITY = 2e-8
-"""Of a row and component, about."""
+TABLE_NUMBERS = 1 << 21
+"""Densities of rows and components that are held at once: 16 MB."""
 _CANCELLED = 1e-4
 """Squared distances below this share of the squares that they come from are computed again as differences."""
 
@@ -41,7 +39,7 @@ def distances(shard: CpuShard, work: Answer) -> list[Any]:
         rows = shard.rows.block(*span)
         found[slice(*span)] = _cosine(rows, centers) if by_angle else euclidean.distances(rows)
 
-    run_all(write, even_ranges(shard.n_rows, ROWS_PER_BLOCK), shard.n_threads)
+    run_all(write, even_ranges(shard.n_rows, RUN), shard.n_threads)
     return [found]
 
 
@@ -110,5 +108,5 @@ def _finish(joint: F64, constants: F64, students: Students, densities: F64, n_th
         squares *= 2.0
         densities[some] = students.log_density(squares)
 
-    n_at_once, seconds = max(1, FINISHED_AT_ONCE // joint.shape[1]), SECONDS_PER_DENSITY * joint.size
+    n_at_once, seconds = max(1, BLOCK_ENTRIES // joint.shape[1]), SECONDS_PER_PAIR * joint.size
     run_all(finish, even_ranges(len(joint), n_at_once), n_threads, seconds=seconds, calls_blas=False)

@@ -12,10 +12,11 @@ from typing import NamedTuple, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from globular.backends.cpu.grouped import ROWS_PER_TASK
 from globular.backends.cpu.products import THIN, prepared
 from globular.backends.cpu.rows import CSRRows, KernelRows, gather_rows, in_place, on_rows, picked_in_place
 from globular.backends.cpu.shard import CpuShard
-from globular.backends.host import NONE
+from globular.backends.host import CACHED_NUMBERS, NONE
 from globular.jit import new_queue, share_kernel
 from globular.kernels import cells as kernels
 from globular.kernels import thin, thin_cells
@@ -29,14 +30,9 @@ from globular.threads import run_all, worth_waking
 Tasks = NDArray[np.int64]
 """(T, 3): a cell, and some of its rows, order[begin:end] of rows grouped by cell."""
 
-ROWS_PER_TASK = 512
-"""A task is one block or two: enough of them for many threads also where rows are few."""
-GATHERED_ROWS = 4096
-"""The same for rows that have to be brought together: there each task is a call of its own."""
-BLOCK_SCORES = 1 << 16
-"""Scores of a block: with the rows they come from they stay in the second-level cache."""
 BLOCK_ROWS = (16, 512)
-"""Least and most rows of a block."""
+"""Least and most rows of a block. A task is one or two of the largest: enough of them for many threads also where rows
+are few."""
 SECONDS_PER_ROW = 1e-7
 """Of a row and the centres of a cell, about: in 2 columns it is 0.08 µs, in 32 it is 0.3."""
 
@@ -76,7 +72,7 @@ def for_cells(
     """
     starts, order = group_by(cell_of, n_cells, shard.n_threads)
     rows, indexed = shard.rows, in_place(shard.rows, order, shard.n_threads)
-    tasks = cell_tasks(starts, ROWS_PER_TASK if indexed else GATHERED_ROWS)
+    tasks = cell_tasks(starts, BLOCK_ROWS[1] if indexed else ROWS_PER_TASK)
     numbers = np.zeros(len(tasks), dtype=np.int64)
     if indexed:
         share = CellShare(new_queue(), tasks, indexed[0], order, indexed[1])
@@ -215,7 +211,7 @@ class CellProduct:
         """Memory of one thread: a block of rows, their scores with the largest cell, their lengths."""
         least, most = BLOCK_ROWS
         seen = np.empty((most, self.centers.shape[1]), dtype=self._dtype)
-        return seen, np.empty(max(BLOCK_SCORES, least * self._largest), dtype=self._dtype), np.empty(most)
+        return seen, np.empty(max(CACHED_NUMBERS, least * self._largest), dtype=self._dtype), np.empty(most)
 
     def lanes(self) -> tuple[Floats, NDArray[np.int32]]:
         """The same for the kernels of thin rows."""

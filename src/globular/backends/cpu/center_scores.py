@@ -15,26 +15,25 @@ from numpy.typing import NDArray
 
 from globular.backends.cpu.rows import CSRRows, KernelRows, can_be_indexed, gather_rows
 from globular.backends.cpu.shard import CpuShard
+from globular.backends.host import GATHERED_AT_ONCE, NO_NUMBERS, ROWS_PER_PRODUCT
 from globular.jit import new_queue, share_kernel
 from globular.kernels import batch_products as kernels
-from globular.kernels import columns as column_kernels
 from globular.kernels.batch import SAFETY
 from globular.model.columns import ColumnMeans
 from globular.model.statistics import F64, I64, Floats
 from globular.seam.passes import Labels
 from globular.threads import cached_property, even_ranges, run_all
 
-ROWS_PER_BLOCK, SCORES_PER_BLOCK = 512, 2**17
-"""Most rows, and about how many scores, of one product: they stay in the second-level cache."""
+SCORES_PER_BLOCK = 2**17
+"""About how many scores a product of a batch has: they stay in the second-level cache; larger = fewer blocks."""
 BLOCKS = 32
 """Blocks that even a small batch is cut into, if they have enough rows."""
-ROWS_AT_ONCE, BYTES_AT_ONCE = 2048, 2**24
-"""Most rows that are brought together, and their bytes, where rows have to be converted."""
+BYTES_AT_ONCE = 2**24
+"""Most bytes of rows that are brought together, where rows have to be converted; larger = more memory."""
 ROWS_PER_SEARCH = 64
 """Rows that a thread searches in one go; rows are brought together in a multiple of it."""
 LEAST_ROWS = 256
 """Rows to look at for which another thread is worth waking."""
-NO_PLACES = np.empty(0, dtype=np.int64)
 
 
 class BatchRows(NamedTuple):
@@ -53,7 +52,7 @@ def on_positions(
     """Call a kernel that takes blocks of some rows of the batch from a queue, once per thread; see `rows.on_rows`."""
     n = len(positions)
     if can_be_indexed(shard.rows):
-        queue, some = new_queue(), BatchRows(positions, shard.rows.kernel_rows(0, shard.n_rows), NO_PLACES)
+        queue, some = new_queue(), BatchRows(positions, shard.rows.kernel_rows(0, shard.n_rows), NO_NUMBERS)
         share_kernel(lambda: work(queue, some, slice(0, n)), queue, min(shard.n_threads, 1 + n // LEAST_ROWS))
         return
 
@@ -63,7 +62,7 @@ def on_positions(
         work(new_queue(), BatchRows(positions[part], rows, np.arange(span[1] - span[0])), part)
 
     fitting = BYTES_AT_ONCE // (shard.rows.dtype.itemsize * max(1, shard.n_columns))
-    size = min(ROWS_AT_ONCE, max(1, fitting // ROWS_PER_SEARCH) * ROWS_PER_SEARCH)
+    size = min(GATHERED_AT_ONCE, max(1, fitting // ROWS_PER_SEARCH) * ROWS_PER_SEARCH)
     run_all(gathered, even_ranges(n, size), shard.n_threads)
 
 
@@ -173,7 +172,7 @@ class ColumnScores:
     def __init__(self, shard: CpuShard, means: ColumnMeans, kept: RowProducts | None = None) -> None:
         self.shard, self.scales, self.means, self.kept = shard, shard.scales, means, kept
         self.score_norms: F64 = means.norms
-        self.unit, self.tiny = column_kernels.UNIT, column_kernels.TINY
+        self.unit, self.tiny = 2.0**-53, 2.0**-1022
         self.longest = float(np.sqrt(self.score_norms.max()))
         self.slack = means.norm_share * float(self.score_norms.max())
 
@@ -195,4 +194,4 @@ class ColumnScores:
 
 def _rows_per_block(n_rows: int, width: int) -> int:
     """Fewer for a small batch, so that there is a block for every thread; threads play no part."""
-    return min(ROWS_PER_BLOCK, max(16, SCORES_PER_BLOCK // width), max(LEAST_ROWS // 2, n_rows // BLOCKS))
+    return min(ROWS_PER_PRODUCT, max(16, SCORES_PER_BLOCK // width), max(LEAST_ROWS // 2, n_rows // BLOCKS))

@@ -17,14 +17,14 @@ from numpy.typing import NDArray
 
 from globular.backends.cpu.rows import CSRRows, KernelRows, load_rows, read_only
 from globular.backends.cpu.shard import CpuShard
-from globular.backends.host import NONE, RUN
+from globular.backends.host import NONE, ROWS_AT_ONCE, RUN
 from globular.backends.limits import SORT_UP_TO
 from globular.jit import new_queue, share_kernel
 from globular.kernels import grouped as kernels
 from globular.kernels.state import settle_runs
 from globular.model.groups import group_by, order_by
 from globular.model.statistics import Floats
-from globular.threads import even_ranges, run_all, worth_waking
+from globular.threads import SECONDS_PER_NUMBER, even_ranges, run_all, worth_waking
 
 SETTLED = 8
 """Rows are sorted by cluster once at most one in 8 of them changes its cluster in a pass."""
@@ -32,9 +32,6 @@ STALE = 4
 """Sorted rows are sorted again when one in 4 of them has changed its cluster since."""
 ROWS_PER_TASK = 4096
 """Least rows of a task: handing one out costs as much as a thousand rows."""
-_ROWS_PER_COPY = 8192
-_SECONDS_PER_MEMBER = 1e-9
-"""Of members that are moved from front to back, about."""
 
 
 @dataclass(slots=True)
@@ -111,7 +108,7 @@ def _equal(one: NDArray[np.int32], other: NDArray[np.int32], n_threads: int) -> 
     nothing, changes = np.empty(n_runs), np.empty(n_runs, dtype=np.int64)
     share_kernel(
         lambda: settle_runs(queue, RUN, one, other, NONE, NONE, nothing, changes), queue,
-        worth_waking(n_threads, _SECONDS_PER_MEMBER * len(one)), calls_blas=False,
+        worth_waking(n_threads, SECONDS_PER_NUMBER * len(one)), calls_blas=False,
     )  # fmt: skip
     return not changes.any()
 
@@ -135,7 +132,7 @@ def move_rows(shard: CpuShard, held: Grouping, moved: NDArray[np.integer]) -> ND
         lambda: kernels.join_groups(
             queue, tasks, starts, members, left, old, arrivals, new, new_starts, new_members
         ),
-        queue, worth_waking(shard.n_threads, _SECONDS_PER_MEMBER * 3 * members.size), calls_blas=False,
+        queue, worth_waking(shard.n_threads, SECONDS_PER_NUMBER * 3 * members.size), calls_blas=False,
     )  # fmt: skip
     held.starts, held.members, held.spare = new_starts, new_members, members
     return numbers
@@ -163,7 +160,7 @@ def sort_when_it_pays(shard: CpuShard, held: Grouping, n_moved: int) -> None:
     def copy(span: tuple[int, int]) -> None:
         np.take(rows.array, order[slice(*span)], axis=0, out=array[slice(*span)], mode="clip")
 
-    run_all(copy, even_ranges(shard.n_rows, _ROWS_PER_COPY), shard.n_threads)
+    run_all(copy, even_ranges(shard.n_rows, ROWS_AT_ONCE), shard.n_threads)
     held.members = np.stack([order, np.arange(shard.n_rows, dtype=order.dtype)])
     held.copied, held.spare = SortedRows(array), None
 
@@ -174,7 +171,7 @@ def packed(
     """Stretches of an array (m, ·), one after the other: what the tasks of a pass have found. O(members)."""
     to, queue = np.cumsum(sizes) - sizes, new_queue()
     found = np.empty((len(scattered), int(sizes.sum())), dtype=scattered.dtype)
-    threads = worth_waking(n_threads, _SECONDS_PER_MEMBER * found.shape[1])
+    threads = worth_waking(n_threads, SECONDS_PER_NUMBER * found.shape[1])
     share_kernel(
         lambda: kernels.pack(queue, begins, sizes, to, scattered, found), queue, threads, calls_blas=False
     )  # fmt: skip

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from globular.backends.cpu.rows import KernelRows, gather_rows
 from globular.backends.cpu.shard import CpuShard
+from globular.backends.host import ROWS_AT_ONCE
 from globular.kernels.nearest import own_distances
 from globular.model.centers import median_center
 from globular.model.statistics import F64
@@ -27,13 +28,8 @@ GROUP = 16
 """Neighbouring centres of which the closest stands for all."""
 SPARE = 4
 """Centres decided by differences beyond those asked for; more of them leave fewer rows in doubt."""
-WIDER = 8
-"""Factor by which the nominees of a row in doubt grow."""
-ROUNDINGS = 16
-"""Roundings of a score beside those of its D products."""
 NUMBERS_AT_ONCE = 1 << 20
 """Scores, or coordinates of rows, that a thread holds."""
-ROWS_AT_ONCE = 8192
 
 
 @CpuShard.implements(Answer, Own)
@@ -53,7 +49,8 @@ def squares(shard: CpuShard, work: Answer) -> list[Any]:
 def nearest(shard: CpuShard, work: Answer) -> list[Any]:
     """The closest centres of all rows in ascending order, (N, n); of those equally far the first comes first."""
     C, n = len(work.model.centers), work.model.n
-    decide, gamma = Decision(shard, work.model.centers), (shard.n_columns + ROUNDINGS) * float(np.finfo(np.float64).eps)
+    decide = Decision(shard, work.model.centers)
+    gamma = (shard.n_columns + 16) * float(np.finfo(np.float64).eps)  # roundings of a score: its products, and some
     offset = median_center(work.model.centers)
     centers = work.model.centers - offset
     norms = np.full(-(-C // GROUP) * GROUP, np.inf)
@@ -75,7 +72,7 @@ def nearest(shard: CpuShard, work: Answer) -> list[Any]:
         others = np.take_along_axis(scores, numbers, axis=1).max(axis=1) + (1.0 - 2.0 * gamma) * (rows**2).sum(axis=1)
         doubtful = ~((found["square"][chosen, -1] * (1.0 + gamma) < others) & (others < np.inf))
         if n_decided < C and doubtful.any():
-            find(chosen[doubtful], min(C, WIDER * n_decided))
+            find(chosen[doubtful], min(C, 8 * n_decided))  # doubtful rows are few
 
     rows_at_once = max(1, min(ROWS_AT_ONCE, NUMBERS_AT_ONCE // max(C, shard.n_columns)))
     spans = even_ranges(shard.n_rows, rows_at_once)

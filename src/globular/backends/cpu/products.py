@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from globular.backends.cpu.rows import CSRRows, KernelRows, read_only
 from globular.backends.cpu.shard import CpuShard
-from globular.backends.host import NONE
+from globular.backends.host import NONE, ROWS_PER_PRODUCT
 from globular.kernels import nearest as kernels
 from globular.kernels.centers import prepare_centers
 from globular.model.centers import by_blocks
@@ -87,7 +87,7 @@ class CenterProduct:
     @property
     def rows_per_block(self) -> int:
         """Rows to be handled at once, from the number of centres alone: blocks never depend on threads."""
-        return min(8192, max(512, SCORES_PER_BLOCK // len(self.centers)))
+        return min(8192, max(ROWS_PER_PRODUCT, SCORES_PER_BLOCK // len(self.centers)))
 
     def scores(self, seen: KernelRows, chosen: NDArray[np.intp] | None, chunk: ScoreChunk) -> Floats:
         """−2 x·(m − offset) of the chosen rows (None: all) with the chunk's centres, in this thread's scratch."""

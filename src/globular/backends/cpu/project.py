@@ -10,13 +10,11 @@ from scipy import sparse
 
 from globular.backends.cpu.rows import CSRRows, KernelRows, on_rows
 from globular.backends.cpu.shard import CpuShard
-from globular.backends.host import HostShard
+from globular.backends.host import ROWS_PER_PRODUCT, HostShard
 from globular.kernels.project import project_csr_rows, project_rows
 from globular.model.statistics import F64, Floats
 from globular.model.subspace import Subspace
 from globular.seam.passes import PowerStep, Project
-
-ROWS_PER_BLOCK = 512
 
 
 class _Columns(NamedTuple):
@@ -50,9 +48,9 @@ def _write_coordinates(shard: CpuShard, subspace: Subspace, out: Floats) -> None
 
     def project(queue: NDArray[np.int64], rows: KernelRows, part: slice) -> None:
         if isinstance(shard.rows, CSRRows):
-            project_csr_rows(queue, ROWS_PER_BLOCK, rows, shard.scales[part], basis, seen_origin, out[part])
+            project_csr_rows(queue, ROWS_PER_PRODUCT, rows, shard.scales[part], basis, seen_origin, out[part])
             return
-        seen = np.empty((ROWS_PER_BLOCK, shard.n_columns), dtype=out.dtype)
+        seen = np.empty((ROWS_PER_PRODUCT, shard.n_columns), dtype=out.dtype)
         project_rows(queue, rows[0], shard.scales[part], origin, basis, seen, out[part])
 
     seen_origin = (subspace.origin @ subspace.basis).astype(dtype)
@@ -75,7 +73,7 @@ def power_step(shard: CpuShard, work: PowerStep) -> F64:
     out, nowhere = np.empty((shard.n_columns, n_directions)), np.zeros(n_directions)
 
     def multiply(queue: NDArray[np.int64], columns: KernelRows, part: slice) -> None:
-        project_csr_rows(queue, ROWS_PER_BLOCK, columns, shard.scales[:0], coordinates, nowhere, out[part])
+        project_csr_rows(queue, ROWS_PER_PRODUCT, columns, shard.scales[:0], coordinates, nowhere, out[part])
 
     on_rows(columns, shard.n_threads, multiply, calls_blas=False)
     out -= work.subspace.origin[:, None] * totals

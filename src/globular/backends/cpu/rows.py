@@ -14,22 +14,17 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
+from globular.backends.host import ROWS_AT_ONCE
 from globular.data.blocks import working_dtype
 from globular.jit import new_queue, share_kernel
 from globular.kernels.grouped import look_up
 from globular.kernels.votes import copy_csr
 from globular.model.statistics import F64, Floats
-from globular.threads import even_ranges, run_all, worth_waking
+from globular.threads import SECONDS_PER_LOOK, even_ranges, run_all, worth_waking
 
 Number = TypeVar("Number", bound=np.generic)
 KernelRows: TypeAlias = tuple[Any, ...]
 """(array,) or (data, indices, indptr): see `kernels.rows`."""
-ROWS_AT_ONCE = 1 << 14
-"""Rows that are converted at once, where they have to be."""
-PLACES_AT_ONCE = 1 << 14
-"""Places of picked rows that a thread looks up at once."""
-SECONDS_PER_PLACE = 3e-9
-"""Of such a place, about."""
 
 
 def read_only(array: NDArray[Number]) -> NDArray[Number]:
@@ -206,8 +201,8 @@ def in_place(rows: Rows, chosen: NDArray[np.integer], n_threads: int) -> tuple[K
     array, picks = picked
     places = np.empty(len(chosen), dtype=chosen.dtype if len(array[0]) < 2**31 else np.int64)
 
-    queue, threads = new_queue(), worth_waking(n_threads, SECONDS_PER_PLACE * len(chosen))
-    share_kernel(lambda: look_up(queue, PLACES_AT_ONCE, picks, chosen, places), queue, threads, calls_blas=False)
+    queue, threads = new_queue(), worth_waking(n_threads, SECONDS_PER_LOOK * len(chosen))
+    share_kernel(lambda: look_up(queue, ROWS_AT_ONCE, picks, chosen, places), queue, threads, calls_blas=False)
     return array, places
 
 

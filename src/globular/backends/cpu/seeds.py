@@ -22,8 +22,8 @@ from globular.seam.passes import AddSeeds, CellSeeds, Index, TrySeeds
 
 FEW = 3
 """New seeds up to which each goes by itself: reading the rows again is cheaper than a thin matrix product."""
-BLOCK, SEEDS_AT_ONCE = 256, 256
-"""Rows and seeds of a product: its scores stay in the second-level cache."""
+BLOCK = 256
+"""Rows, and seeds, of a product: its scores stay in the second-level cache."""
 
 
 def zero_level(shard: CpuShard) -> float:
@@ -73,12 +73,12 @@ def _lower_by_many(shard: CpuShard, centers: F64, base: int) -> None:
             queue, rows, shard.scales[part], product.offset, product.factors, product.score_norms, product.centers,
             product.norms, unit, tiny, zero, base,
         )  # fmt: skip
-        seen, scores = np.empty((BLOCK, shard.n_columns), dtype=dtype), np.empty(BLOCK * SEEDS_AT_ONCE, dtype=dtype)
+        seen, scores = np.empty((BLOCK, shard.n_columns), dtype=dtype), np.empty(BLOCK * BLOCK, dtype=dtype)
         lengths, best, found = np.empty(BLOCK), np.empty(BLOCK), np.empty(BLOCK, dtype=np.int32)
         if product.is_thin:
             kernels.lower_thin_by_many(*given, d2[part], seeds[part], seen, lengths, best, found, *product.lanes())
             return
-        keys, everyone = product.keys(SEEDS_AT_ONCE // TILE), in_turn[: part.stop - part.start]
+        keys, everyone = product.keys(BLOCK // TILE), in_turn[: part.stop - part.start]
         kernels.lower_by_many(*given, everyone, d2[part], seeds[part], seen, scores, lengths, keys, best, found)
 
     on_rows(shard.rows, shard.n_threads, lower)

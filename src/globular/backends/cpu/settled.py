@@ -73,12 +73,12 @@ class Settled:
         self._chunk = max(tile.step, min(K, CENTER_CHUNK, fitting) // tile.step * tile.step)
         bits = (self._chunk - 1).bit_length()
         self._tiny = float(info.tiny)
-        bounds = np.zeros(nominate.N_BOUNDS, dtype=dtype)
-        bounds[nominate.TRUNCATED] = 1.001 * 2.0 ** (bits - info.nmant)
-        bounds[nominate.PER_PRODUCT] = (self._n_terms + 8) * float(info.eps) * 1.001
-        bounds[nominate.PER_SQUARE] = 8 * float(info.eps)
-        bounds[nominate.TINY] = (self._n_terms + 8) * 8 * self._tiny
-        bounds[nominate.NOBODY] = 0.0625 / self._tiny
+        bounds = np.zeros(len(nominate.Bound), dtype=dtype)
+        bounds[nominate.Bound.TRUNCATED] = 1.001 * 2.0 ** (bits - info.nmant)
+        bounds[nominate.Bound.PER_PRODUCT] = (self._n_terms + 8) * float(info.eps) * 1.001
+        bounds[nominate.Bound.PER_SQUARE] = 8 * float(info.eps)
+        bounds[nominate.Bound.TINY] = (self._n_terms + 8) * 8 * self._tiny
+        bounds[nominate.Bound.NOBODY] = 0.0625 / self._tiny
         self.nominees = Nominees(
             np.zeros((C, D)), np.zeros(C),
             aligned_zeros((1, D, K) if self.across else (K // tile.width, D, tile.width), dtype),

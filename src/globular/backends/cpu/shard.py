@@ -10,19 +10,15 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from globular.backends.cpu.rows import CSRRows, DenseRows, Rows, read_only
-from globular.backends.host import NONE, HostShard
+from globular.backends.host import NONE, ROWS_AT_ONCE, HostShard
 from globular.errors import UnsupportedPassError
 from globular.kernels.nearest import row_lengths
 from globular.model.statistics import F64, Floats
 from globular.seam.among import Need
 from globular.seam.passes import Index, Pass, Result
 from globular.seam.shard import PointState
-from globular.threads import cached_property, even_ranges, map_all, run_all
+from globular.threads import SECONDS_PER_LOOK, cached_property, even_ranges, map_all, run_all
 
-TAKEN_AT_ONCE = 1 << 13
-"""Rows that one thread takes out of all."""
-SECONDS_PER_NUMBER = 5e-9
-"""Of a number of a row that is taken, about."""
 SURE_OF = 64
 """Rows that are converted before all are."""
 OFFSET_ROWS = 256
@@ -137,7 +133,7 @@ class CpuShard(HostShard):
         raise UnsupportedPassError(f"{type(work).__name__} is not available here: rows in memory do not know it")
 
     def take_rows(self, indices: Index) -> F64:
-        if len(indices) <= TAKEN_AT_ONCE:
+        if len(indices) <= ROWS_AT_ONCE:
             rows = self.rows.take(indices)
             return rows * self.scales[indices, None] if len(self.scales) else rows
         found = np.empty((len(indices), self.n_columns))
@@ -145,8 +141,8 @@ class CpuShard(HostShard):
         def take(span: tuple[int, int]) -> None:
             found[slice(*span)] = self.take_rows(indices[slice(*span)])
 
-        seconds = SECONDS_PER_NUMBER * found.size
-        run_all(take, even_ranges(len(indices), TAKEN_AT_ONCE), self.n_threads, seconds=seconds, calls_blas=False)
+        seconds = SECONDS_PER_LOOK * found.size
+        run_all(take, even_ranges(len(indices), ROWS_AT_ONCE), self.n_threads, seconds=seconds, calls_blas=False)
         return found
 
     def subset(self, indices: Index) -> CpuShard:
@@ -177,5 +173,5 @@ def local_shard(rows: Floats, weights: F64 | None, n_threads: int) -> CpuShard:
 
     # the first rows tell it mostly: means are no numbers of float32
     same = convert((0, min(len(rows), SURE_OF)))
-    same = same and all(map_all(convert, even_ranges(len(rows), TAKEN_AT_ONCE), n_threads))
+    same = same and all(map_all(convert, even_ranges(len(rows), ROWS_AT_ONCE), n_threads))
     return CpuShard(single if same else rows, weights, n_threads=n_threads)

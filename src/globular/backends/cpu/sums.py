@@ -11,24 +11,18 @@ from numpy.typing import NDArray
 from globular.backends.cpu.grouped import ROWS_PER_TASK, Grouping
 from globular.backends.cpu.rows import DenseRows, KernelRows, can_be_indexed, gather_rows, on_spans
 from globular.backends.cpu.shard import CpuShard
-from globular.backends.host import SECONDS_PER_NUMBER
+from globular.backends.host import CACHED_NUMBERS, SEARCHED_AT_ONCE
 from globular.jit import new_queue, share_kernel
 from globular.kernels import sums as kernels
 from globular.model.groups import group_by, order_by
 from globular.model.statistics import F64, HardStatistics
 from globular.seam.passes import Assign, Labels, SumByLabel
-from globular.threads import run_all, worth_waking
+from globular.threads import SECONDS_PER_NUMBER, SECONDS_PER_PAIR, run_all, worth_waking
 
-FEW_SUMS = 1 << 16
-"""Numbers (clusters × columns) up to which sums stay in the second-level cache."""
 ROWS_PER_RUN = 16384
 """Longest run of rows that one task sums; longer clusters are cut, and the pieces added in order."""
 SPANS = 64
 """Most spans of rows that have sums of their own."""
-MOVES_PER_TASK = 512
-"""Rows that have moved of a task, about: clusters stay whole."""
-SECONDS_PER_MOVE = 2e-8
-"""Of a row that has moved, wherever it lies, about; besides those of its numbers."""
 
 
 def former_labels(shard: CpuShard, work: Assign) -> Labels | None:
@@ -72,7 +66,7 @@ def sums_about_offset(shard: CpuShard, n_clusters: int, grouping: Grouping | Non
 
 def is_few(shard: CpuShard, n_clusters: int) -> bool:
     """Whether each span of rows may have all sums of its own; over the columns of sparse rows they would be large."""
-    return n_clusters * shard.n_columns <= FEW_SUMS and isinstance(shard.rows, DenseRows)
+    return n_clusters * shard.n_columns <= CACHED_NUMBERS and isinstance(shard.rows, DenseRows)
 
 
 def span_length(n_rows: int, n_clusters: int) -> int:
@@ -150,7 +144,7 @@ def add_moved(shard: CpuShard, moved: NDArray[np.integer], sums: F64, counts: F6
     clusters = np.concatenate([shard.labels.take(joining), old], dtype=np.int32, casting="same_kind")
     order = order_by(clusters, len(sums), shard.n_threads).astype(np.int64, copy=False)
     indexed, origin = can_be_indexed(shard.rows), np.zeros(shard.n_columns) if offset is None else offset
-    bounds = _cut_moves(order, clusters, MOVES_PER_TASK if indexed else ROWS_PER_TASK)
+    bounds = _cut_moves(order, clusters, SEARCHED_AT_ONCE if indexed else ROWS_PER_TASK)
 
     def add(queue: NDArray[np.int64], bounds: NDArray[np.int64], order: NDArray[np.int64], rows: KernelRows) -> None:
         kernels.sum_moved(
@@ -164,7 +158,7 @@ def add_moved(shard: CpuShard, moved: NDArray[np.integer], sums: F64, counts: F6
 
     if indexed:
         queue, rows = new_queue(), shard.rows.kernel_rows(0, shard.n_rows)
-        threads = worth_waking(shard.n_threads, len(order) * (SECONDS_PER_MOVE + shard.n_columns * SECONDS_PER_NUMBER))
+        threads = worth_waking(shard.n_threads, len(order) * (SECONDS_PER_PAIR + shard.n_columns * SECONDS_PER_NUMBER))
         share_kernel(lambda: add(queue, bounds, order, rows), queue, threads, calls_blas=False)
     else:
         run_all(gather_and_add, range(len(bounds) - 1), shard.n_threads, calls_blas=False)

@@ -10,16 +10,13 @@ from globular.backends.cpu.products import CenterProduct
 from globular.backends.cpu.rows import KernelRows, on_spans
 from globular.backends.cpu.shard import CpuShard
 from globular.backends.cpu.sums import cluster_sums, is_few, span_length
+from globular.backends.host import RUN
 from globular.kernels import swaps as kernels
 from globular.kernels.nearest import row_lengths
 from globular.model.groups import group_by
 from globular.model.statistics import F64, HardStatistics, SpareCenters
 from globular.seam.passes import Halve, Spare
 from globular.threads import even_ranges, map_all
-
-ROWS_PER_BLOCK = 4096
-"""Rows of a task, where the rows that are won are listed."""
-NO_NAMES = np.empty(0, dtype=np.int32)
 
 
 @CpuShard.implements(Spare)
@@ -48,10 +45,10 @@ def spare(shard: CpuShard, work: Spare) -> SpareCenters:
 def halve(shard: CpuShard, work: Halve) -> HardStatistics:
     n, (C, D) = shard.n_rows, work.firsts.shape
     norms = [np.einsum("ij,ij->i", centers, centers) for centers in (work.firsts, work.seconds)]
-    names = NO_NAMES if work.names is None else np.ascontiguousarray(work.names, dtype=np.int32)
+    names = np.ascontiguousarray([] if work.names is None else work.names, dtype=np.int32)
     # few sums are taken span by span; for many the rows that are won are listed, and added cluster by cluster
     few = is_few(shard, C)
-    length = span_length(n, C) if few else ROWS_PER_BLOCK
+    length = span_length(n, C) if few else RUN
     begins = np.arange(0, n, length)
     sums, counts = np.empty((len(begins) if few else 0, C, D)), np.empty((len(begins) if few else 0, C))
     won: NDArray[np.integer] = np.empty((2, 0 if few else n), dtype=np.int32 if n < 2**31 else np.int64)

@@ -18,6 +18,7 @@ from globular.backends.torch.plain import blocks
 from globular.backends.torch.shard import TorchShard
 from globular.backends.torch.truncated import Costs, members_of, statistics, weighted_total
 from globular.kernels.neighborhoods import HORIZON
+from globular.kernels.random import GOLDEN, MIX1, MIX2
 from globular.model.graph import Search
 from globular.model.statistics import NO_PAIRS, HardStatistics, PairStatistics, SoftStatistics
 from globular.seam.among import Neighbors
@@ -28,8 +29,6 @@ Parameters: TypeAlias = tuple[Any, Any, Any]
 """Means, precisions and biases; see `truncated.Costs`."""
 ATTEMPTS = 4
 """Draws for one random candidate before it is given up, because all of them were in the search space already."""
-_MIXERS = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB))
-_GOLDEN = 0x9E3779B97F4A7C15
 
 
 def _signed(number: int) -> int:
@@ -44,9 +43,9 @@ def _shifted(z: Any, bits: int) -> Any:
 def random_clusters(seed: int, rows: Any, draw: int, n_clusters: int) -> Any:
     """A cluster drawn by hashing (seed, row, draw) for each of some rows: that of `kernels.random`."""
     block, place = divmod(draw, 64)
-    z = _signed(seed + block * _MIXERS[0][1]) + (rows * 64 + place + 1) * _signed(_GOLDEN)
-    for bits, factor in _MIXERS:
-        z = (z ^ _shifted(z, bits)) * _signed(factor)
+    z = _signed(seed + block * int(MIX1)) + (rows * 64 + place + 1) * _signed(int(GOLDEN))
+    z = (z ^ _shifted(z, 30)) * _signed(int(MIX1))
+    z = (z ^ _shifted(z, 27)) * _signed(int(MIX2))
     z = z ^ _shifted(z, 31)
     return ((_shifted(z, 32) * n_clusters) >> 32).to(torch.int32)
 

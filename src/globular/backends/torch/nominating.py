@@ -11,9 +11,9 @@ import triton
 import triton.language as tl
 
 TILE = tl.constexpr(128)
-"""Centres of a tile: their numbers take the last seven bits of a score."""
+"""Centres, or components, of a tile: their numbers take the last seven bits of a score."""
 FAR = tl.constexpr(1e38)
-"""The squared norm of a centre that is none: more than any distance."""
+"""The squared norm of a centre, or the cost of a component, that is none: more than any other."""
 NOBODY = tl.constexpr(0x7EFFFFFF)
 """The score of nobody, as a whole number."""
 

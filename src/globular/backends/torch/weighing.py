@@ -10,14 +10,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from globular.backends.torch.nominating import keep_few, some_columns
+from globular.backends.torch.nominating import FAR, NOBODY, TILE, keep_few, some_columns
 
-TILE = tl.constexpr(128)
-"""Components of a tile: their numbers take the last seven bits of a score."""
-FAR = tl.constexpr(1e38)
-"""What a component costs that is none."""
-NOBODY = tl.constexpr(0x7EFFFFFF)
-"""The key of nobody."""
 DOUBT = tl.constexpr(1e-2)
 """A nominee may cost less than its score by this share of it."""
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from globular.backends.cpu.expect.blocks import ChunkBlocks
 from globular.backends.cpu.expect.rows_of import SMALLEST_SHARE
 from globular.backends.cpu.rows import read_only
-from globular.backends.host import HostShard
+from globular.backends.host import SEARCHED_AT_ONCE, HostShard
 from globular.backends.tree.frontier import Frontier
 from globular.backends.tree.partition import PartitionTree
 from globular.jit import new_queue, share_kernel
@@ -25,16 +25,12 @@ from globular.model.gaussian import GaussianParameters
 from globular.model.groups import starts_of
 from globular.model.statistics import F64, I64
 from globular.seam import tree_passes as passes
-from globular.threads import even_ranges, map_all, worth_waking
+from globular.threads import SECONDS_PER_NUMBER, even_ranges, map_all, worth_waking
 
 _ENTRIES_AT_ONCE = 2**17
 """Numbers in the matrices of nodes that are looked at together: a megabyte, which the cache holds."""
-CELLS_AT_ONCE = 1024
-"""Cells that one thread looks through."""
-TABLE_NUMBERS = 2**23
-"""Responsibilities that are held at once: 64 MB."""
-SECONDS_PER_PAIR = 1e-9
-"""Of a cell and component that are looked at, about."""
+NUMBERS_AT_ONCE = 2**23
+"""Numbers in the means and scatters of children, or in responsibilities, that are held together: 64 MB."""
 
 
 def frontier_of(shard: HostShard) -> Frontier:
@@ -144,7 +140,7 @@ def put_frontier(shard: HostShard, work: passes.PutFrontier) -> None:
 @HostShard.implements(passes.CellsOf)
 def cells_of(shard: HostShard, work: passes.CellsOf) -> Claims:
     frontier, mixture = frontier_of(shard), work.mixture
-    blocks, at_once = ChunkBlocks(mixture, frontier.offset), max(1, TABLE_NUMBERS // mixture.n_components)
+    blocks, at_once = ChunkBlocks(mixture, frontier.offset), max(1, NUMBERS_AT_ONCE // mixture.n_components)
     return Claims.join([
         _claimed(blocks, chunks.pick(slice(*span)), work.components, shard.n_threads)
         for chunks in frontier.parts()
@@ -155,16 +151,16 @@ def cells_of(shard: HostShard, work: passes.CellsOf) -> Claims:
 def _claimed(blocks: ChunkBlocks, cells: Chunks, components: NDArray[np.integer], n_threads: int) -> Claims:
     """What components hold of some cells: counted first, then copied."""
     q, _ = blocks.posterior(blocks.observed(cells), n_threads)
-    n_spans, wanted = -(-len(cells) // CELLS_AT_ONCE), components.astype(np.int64)
+    n_spans, wanted = -(-len(cells) // SEARCHED_AT_ONCE), components.astype(np.int64)
     places = np.zeros((n_spans, len(components)), dtype=np.int64)
     held = [read_only(np.ascontiguousarray(each)) for each in (cells.weights, cells.means, cells.scatter)]
-    n_threads = worth_waking(min(n_threads, n_spans), SECONDS_PER_PAIR * q.size)
+    n_threads = worth_waking(min(n_threads, n_spans), SECONDS_PER_NUMBER * q.size)
 
     def find(n: int) -> Chunks:
         weights, means, scatter = (np.empty((n, *each.shape[1:])) for each in held)
         queue, given = new_queue(), (*held, places, weights, means, scatter)
         share_kernel(
-            lambda: find_cells(queue, CELLS_AT_ONCE, q, wanted, SMALLEST_SHARE, *given), queue, n_threads,
+            lambda: find_cells(queue, SEARCHED_AT_ONCE, q, wanted, SMALLEST_SHARE, *given), queue, n_threads,
             calls_blas=False,
         )  # fmt: skip
         return Chunks(weights, means, scatter, cells.kind)

@@ -12,7 +12,7 @@ import numpy as np
 
 from globular.backends.cpu.expect.blocks import ChunkBlocks
 from globular.backends.host import HostShard
-from globular.backends.tree.cells import frontier_of
+from globular.backends.tree.cells import NUMBERS_AT_ONCE, frontier_of
 from globular.backends.tree.frontier import Children, Frontier
 from globular.model.chunks import BoundGap, ChunkGains, Chunks, Within
 from globular.model.gaussian import GaussianParameters
@@ -23,10 +23,6 @@ from globular.seam.tree_passes import ExpectCells, Gains, Gap
 SAMPLED_ROWS = 2**12
 """Rows that tell how far the bound is below the log-likelihood; larger = a closer estimate, whose standard error on
 pixels is 0.007 nats a row."""
-CELLS_AT_ONCE = 2**23
-"""Numbers in the means and scatters of children that are looked at together: 64 MB."""
-KEPT_FEATURES = 2**24
-"""Numbers in the features of a frontier's nodes up to which they are kept from pass to pass: 128 MB."""
 
 BoundsOf = Callable[[Chunks, I64], F64]
 """From chunks, and the place of the node that each one is of, to their parts of F per unit weight."""
@@ -36,35 +32,17 @@ BoundsOf = Callable[[Chunks, I64], F64]
 def expect_all(shard: HostShard, work: ExpectCells) -> SoftStatistics:
     """Every cell against all components."""
     frontier, n_threads = frontier_of(shard), shard.n_threads
-    blocks = frontier_blocks(frontier, work.mixture)
-    features = node_features(frontier, blocks, n_threads), None
+    blocks = ChunkBlocks(work.mixture, frontier.offset)
     counted = [part.weights for part in frontier.parts()]
     if work.within is not None:
         counted = _held_weights(frontier, work.within, n_threads)
     found = [
-        blocks.moments(blocks.observed(part, kept), weights, n_threads, work.rule)
-        for part, kept, weights in zip(frontier.parts(), features, counted, strict=True)
+        blocks.moments(blocks.observed(part), weights, n_threads, work.rule)
+        for part, weights in zip(frontier.parts(), counted, strict=True)
         if len(part)  # mostly no cell is a single row
     ]
     total = found[0] if len(found) == 1 else found[0] + found[1]
     return blocks.statistics(total, len(frontier))
-
-
-def frontier_blocks(frontier: Frontier, mixture: GaussianParameters) -> ChunkBlocks:
-    """The mixture for passes over the whole frontier, packed where features may be kept."""
-    D = mixture.n_features
-    width = D + mixture.family.scatter.width(D) + 1
-    return ChunkBlocks(mixture, frontier.offset, packed=len(frontier) * width <= KEPT_FEATURES)
-
-
-def node_features(frontier: Frontier, blocks: ChunkBlocks, n_threads: int) -> F64 | None:
-    """Features of all nodes, made when first asked for; None if they would take too much memory."""
-    n, width = len(frontier.nodes), blocks.coefficients.shape[1]
-    if n * width > KEPT_FEATURES:
-        return None
-    if width not in frontier.features:
-        frontier.features[width] = blocks.features(frontier.node_chunks, n_threads)
-    return frontier.features[width]
 
 
 def _held_weights(frontier: Frontier, within: Within, n_threads: int) -> list[F64]:
@@ -165,7 +143,7 @@ def collect_gains(shard: HostShard, work: Gains, bounds_of: BoundsOf, per_cell: 
     gains[unknown] = 0.0
     spread = unknown[frontier.spread[unknown]]
     D, width = frontier.tree.means.shape[1], frontier.tree.scatter.shape[1]
-    for places in _by_children(frontier, spread, max(1, CELLS_AT_ONCE // (D + width))):
+    for places in _by_children(frontier, spread, max(1, NUMBERS_AT_ONCE // (D + width))):
         nodes = frontier.some_chunks(places)
         # the children's parts of F minus their parents'
         found = -nodes.weights * bounds_of(nodes, places)

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from globular.backends.cpu.expect.blocks import ABSENT, ChunkBlocks
-from globular.backends.host import HostShard
+from globular.backends.host import SEARCHED_AT_ONCE, HostShard
 from globular.backends.tree.cells import frontier_of
 from globular.backends.tree.expect import collect_gains, sampled_gap
 from globular.backends.tree.frontier import Children, Frontier
@@ -25,7 +25,6 @@ from globular.seam.among import Neighbors
 from globular.seam.tree_passes import ExpectCells, Gains, Gap
 from globular.threads import even_ranges, map_all, run_all
 
-CELLS_PER_TASK = 1024
 _COMPONENTS_PER_TASK = 64
 
 Members = NDArray[np.int32]
@@ -63,7 +62,7 @@ class _Costs:
         def of_span(span: Span) -> F64:
             return self.share(chunks.pick(slice(*span)), members, owners[slice(*span)])[1]
 
-        parts = map_all(of_span, even_ranges(len(chunks), CELLS_PER_TASK), n_threads)
+        parts = map_all(of_span, even_ranges(len(chunks), SEARCHED_AT_ONCE), n_threads)
         return np.concatenate([np.empty(0), *parts])
 
 
@@ -135,7 +134,7 @@ def _tasks(frontier: Frontier) -> list[tuple[Chunks, Span, int]]:
     return [
         (part, span, first)
         for part, first in ((nodes, 0), (rows, len(nodes)))
-        for span in even_ranges(len(part), CELLS_PER_TASK)
+        for span in even_ranges(len(part), SEARCHED_AT_ONCE)
     ]
 
 

@@ -53,8 +53,6 @@ class Frontier:
         """Components that each cell keeps, (n_cells, C′), nodes first; inherited by children."""
         self.densities: tuple[GaussianParameters, F64] | None = None
         """A mixture and log Σ_c exp ⟨log p(c, x)⟩ of every cell under it, kept by a pass until the frontier changes."""
-        self.features: dict[int, F64] = {}
-        """Features of the nodes by their width, kept by passes until the frontier changes."""
         self.parted = np.zeros(tree.n_nodes, dtype=bool)
         """Nodes of the tree that a search for the best ones has left for their children."""
         self.reset()
@@ -85,7 +83,7 @@ class Frontier:
         """Whether the rows of a node differ, (n_nodes,)."""
         self._is_leaf, self._sizes = self.tree.is_leaf(nodes), self.tree.sizes(nodes)
         self.row_chunks = rows
-        self.densities, self.features = None, {}
+        self.densities = None
 
     def __len__(self) -> int:
         return len(self.nodes) + len(self.row_chunks)

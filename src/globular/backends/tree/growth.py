@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from globular.backends.host import ROWS_AT_ONCE
 from globular.kernels.tree import grow_nodes
 from globular.kernels.tree_planes import route_rows
 from globular.kernels.tree_sums import sum_up
@@ -33,7 +34,6 @@ SAMPLED = 128
 """Rows of the sample for every subtree."""
 DEEPEST = 24
 """Levels of the top at most: rows go down all of them."""
-_ROWS_AT_ONCE = 8192
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -112,7 +112,7 @@ def _route(rows: NDArray[Any], weights: F64, largest: int, n_threads: int) -> tu
         route_rows(rows[within], children, planes, cuts, labels[within])
         labels[within] = ~names[labels[within]]
 
-    run_all(send, even_ranges(N, _ROWS_AT_ONCE), n_threads)
+    run_all(send, even_ranges(N, ROWS_AT_ONCE), n_threads)
     return Top(names[children[inner]], spans), *group_by(labels, len(leaves), n_threads)
 
 

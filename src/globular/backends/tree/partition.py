@@ -37,16 +37,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from globular.backends.host import GATHERED_AT_ONCE
 from globular.backends.tree.growth import Nodes, grow, halving, join
 from globular.model.chunks import Chunks
 from globular.model.covariances import ScatterKind
 from globular.model.statistics import F64, I64
-from globular.threads import even_ranges, run_all
-
-NODES_AT_ONCE = 1 << 11
-"""Nodes that one thread copies."""
-SECONDS_PER_NUMBER = 1e-9
-"""Of their statistics, about."""
+from globular.threads import SECONDS_PER_NUMBER, even_ranges, run_all
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -74,7 +70,7 @@ class PartitionTree(Nodes):
                 np.take(values, nodes[some], axis=0, out=out[some], mode="clip")  # without a copy of its own
 
         seconds = SECONDS_PER_NUMBER * len(nodes) * (1 + D + S)
-        run_all(copy, even_ranges(len(nodes), NODES_AT_ONCE), n_threads, seconds=seconds, calls_blas=False)
+        run_all(copy, even_ranges(len(nodes), GATHERED_AT_ONCE), n_threads, seconds=seconds, calls_blas=False)
         return Chunks(*found, self.kind)
 
     def rows_of(self, node: int) -> NDArray[np.integer]:

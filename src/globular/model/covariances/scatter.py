@@ -140,10 +140,10 @@ class ScatterKind:
         """Whether products with differences cost less than features do."""
         return False
 
-    def linear(self, factors: F64, means: F64, constants: F64, typical: F64, *, packed: bool) -> LinearForm:
+    def linear(self, factors: F64, means: F64, constants: F64, typical: F64) -> LinearForm:
         """Gaussians with these factors of the precisions, and means and typical rows about the offset.
 
-        Where differences cost less they stand in for all components (of infinite size), unless features are `packed`.
+        Where differences cost less they stand in for all components (of infinite size).
         """
         C, D = means.shape
         S = self.width(D)
@@ -260,9 +260,9 @@ class _Outer(ScatterKind):
     def by_differences(self, D: int) -> bool:
         return D >= WIDE
 
-    def linear(self, factors: F64, means: F64, constants: F64, typical: F64, *, packed: bool) -> LinearForm:
+    def linear(self, factors: F64, means: F64, constants: F64, typical: F64) -> LinearForm:
         C, D = means.shape
-        if self.by_differences(D) and not packed:
+        if self.by_differences(D):
             return LinearForm(np.empty((C, 0)), np.zeros((C, D + 1)), np.full(C, np.inf))
         S = self.width(D)
         form = LinearForm(np.empty((C, S)), np.empty((C, D + S + 1)), np.empty(C))

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 
 from globular.backends.cpu.settled import FADED, Settled
 from globular.backends.cpu.shard import CpuShard
-from globular.backends.cpu.sums import FEW_SUMS, add_moved, former_labels, sums_about_offset, wanted_sums
+from globular.backends.cpu.sums import add_moved, former_labels, sums_about_offset, wanted_sums
+from globular.backends.host import CACHED_NUMBERS
 from globular.jit import new_queue, share_kernel
 from globular.kernels.assign import RowState, Tally, Task, assign_spans
 from globular.kernels.label import Given
@@ -31,8 +32,6 @@ SPANS = 256
 MANY_SUMS = 1 << 14
 SECONDS_PER_PRODUCT = 6e-11
 """Of a number of a row and one of a centre, about; what else a row takes is worth 16 centres."""
-ADDED_AT_ONCE = 1 << 16
-"""Numbers of all spans that a thread adds up before it takes the next clusters."""
 CANCELLED = 1e-3
 """Share of Σ w ‖x − offset‖² below which an objective is not taken from sums: too many digits would cancel."""
 
@@ -44,7 +43,7 @@ def assign_all(shard: CpuShard, work: Assign) -> HardStatistics:
     settled = shard.recall(Settled) or Settled(shard)
     shard.forget(Settled)  # until the pass is complete
     settled.aim_at(work.centers)
-    few = work.centers.size <= FEW_SUMS
+    few = work.centers.size <= CACHED_NUMBERS
     afresh = settled.n_moved < 0 or settled.n_moved > shard.n_rows
     held = settled.held.copy() if want_sums and not few and not afresh else settled.held
     want_distances = settled.cancels or not want_sums
@@ -77,12 +76,12 @@ def assign_all(shard: CpuShard, work: Assign) -> HardStatistics:
 
 def _add_up(shard: CpuShard, settled: Settled, tally: Tally, afresh: bool) -> float:
     """Bring sums up to date; the objective that goes with them. All rows are added where too little is left of some."""
-    few, nominees = settled.sums.size <= FEW_SUMS, settled.nominees
+    few, nominees = settled.sums.size <= CACHED_NUMBERS, settled.nominees
     if afresh and not few:
         settled.set(*sums_about_offset(shard, len(settled.sums)))
     C, n_sums = len(settled.sums), max(1, tally.sums.size)
     queue, gains, shares = new_queue(), np.empty(C), np.empty(C)
-    clusters_at_once = max(1, ADDED_AT_ONCE * C // n_sums)
+    clusters_at_once = max(1, CACHED_NUMBERS * C // n_sums)
 
     def add() -> None:
         add_up(

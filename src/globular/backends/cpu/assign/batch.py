@@ -28,6 +28,7 @@ from globular.backends.cpu.center_scores import (
 )
 from globular.backends.cpu.grouped import packed
 from globular.backends.cpu.shard import CpuShard
+from globular.backends.host import SEARCHED_AT_ONCE
 from globular.jit import new_queue, share_kernel
 from globular.kernels import batch as kernels
 from globular.model.columns import ColumnMeans
@@ -35,18 +36,13 @@ from globular.model.nested import Batch, Bounds, Candidates, NestedStatistics
 from globular.model.statistics import F64, I64
 from globular.seam.among import Down, Probe
 from globular.seam.passes import Assign, AssignBatch, Labels
-from globular.threads import single_threaded_blas, worth_waking
+from globular.threads import SECONDS_PER_NUMBER, single_threaded_blas, worth_waking
 
 DIRECT_SHARE = 1 / 6
 """Dense rows with at most this share of the centres as candidates compute those distances alone, others all: a
 product takes less time for each, and all make better bounds. Measured with 50 to 500 clusters of 2 to 784 columns.
 A sparse row always does: it finds the entries of one centre all over the memory, those of all centres side by side, so
 that four of fifty take as long as all, and all make better bounds."""
-
-ROWS_PER_BLOCK = 1024
-"""Rows whose labels or bounds a thread looks at in one go."""
-SECONDS_PER_ROW = 2e-9
-"""Of a pass over labels, about."""
 
 
 class _Found(NamedTuple):
@@ -107,20 +103,23 @@ def _rows_of_batch(shard: CpuShard, batch: Batch) -> I64:
 def _labels_of(shard: CpuShard, batch: I64) -> tuple[Labels, Labels]:
     """The labels of the batch, and a copy that a search may change."""
     former, new, queue = np.empty(len(batch), dtype=np.int32), np.empty(len(batch), dtype=np.int32), new_queue()
-    labels, threads = shard.labels, worth_waking(shard.n_threads, SECONDS_PER_ROW * len(batch))
+    labels, threads = shard.labels, worth_waking(shard.n_threads, SECONDS_PER_NUMBER * len(batch))
     share_kernel(
-        lambda: kernels.copy_labels(queue, ROWS_PER_BLOCK, batch, labels, former, new), queue, threads, calls_blas=False
+        lambda: kernels.copy_labels(queue, SEARCHED_AT_ONCE, batch, labels, former, new),
+        queue,
+        threads,
+        calls_blas=False,
     )
     return former, new
 
 
 def _write_labels(shard: CpuShard, batch: I64, former: Labels, new: Labels) -> I64:
     """Give the rows of the batch their labels; positions of those that changed."""
-    begins, queue, labels = np.arange(0, len(batch), ROWS_PER_BLOCK), new_queue(), shard.labels
+    begins, queue, labels = np.arange(0, len(batch), SEARCHED_AT_ONCE), new_queue(), shard.labels
     moved, n_moved = np.empty((1, len(batch)), dtype=np.int64), np.empty(len(begins), dtype=np.int64)
     share_kernel(
-        lambda: kernels.write_labels(queue, ROWS_PER_BLOCK, batch, former, new, labels, moved, n_moved), queue,
-        worth_waking(shard.n_threads, SECONDS_PER_ROW * len(batch)), calls_blas=False,
+        lambda: kernels.write_labels(queue, SEARCHED_AT_ONCE, batch, former, new, labels, moved, n_moved), queue,
+        worth_waking(shard.n_threads, SECONDS_PER_NUMBER * len(batch)), calls_blas=False,
     )  # fmt: skip
     return packed(moved, begins, n_moved, shard.n_threads)[0]
 
@@ -154,10 +153,10 @@ def _state(shard: CpuShard, bounds: Bounds) -> BoundState:
 
 def _unsettled(shard: CpuShard, batch: I64, labels: Labels, state: BoundState) -> I64:
     """Positions of rows that are new, or that their bounds do not settle."""
-    begins, queue = np.arange(0, len(batch), ROWS_PER_BLOCK), new_queue()
+    begins, queue = np.arange(0, len(batch), SEARCHED_AT_ONCE), new_queue()
     found, n_found = np.empty((1, len(batch)), dtype=np.int64), np.empty(len(begins), dtype=np.int64)
     share_kernel(
-        lambda: kernels.find_unsettled(queue, ROWS_PER_BLOCK, batch, labels, *state[1:], found, n_found), queue,
+        lambda: kernels.find_unsettled(queue, SEARCHED_AT_ONCE, batch, labels, *state[1:], found, n_found), queue,
         min(shard.n_threads, len(begins)), calls_blas=False,
     )  # fmt: skip
     return packed(found, begins, n_found, shard.n_threads)[0]

@@ -20,10 +20,8 @@ from globular.model.cells import CellLevel
 from globular.model.statistics import F64, HardStatistics
 from globular.seam.among import Down
 from globular.seam.passes import Assign, CellNeighbors, Labels
-from globular.threads import worth_waking
+from globular.threads import SECONDS_PER_LOOK, worth_waking
 
-SECONDS_PER_PAIR = 5e-9
-"""Of the distance between two centres, about."""
 CENTERS_PER_TASK = 128
 """Centres whose distances to as many others a thread holds at once."""
 
@@ -77,5 +75,5 @@ def cell_neighbors(shard: CpuShard, work: CellNeighbors) -> Labels:
         )  # fmt: skip
 
     pairs = float(sizes[tasks[:, 0]].mean()) * len(adjacent) / len(sizes) * shard.n_rows
-    share_kernel(search, queue, worth_waking(shard.n_threads, SECONDS_PER_PAIR * pairs))
+    share_kernel(search, queue, worth_waking(shard.n_threads, SECONDS_PER_LOOK * pairs))
     return out

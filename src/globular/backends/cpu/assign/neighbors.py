@@ -17,7 +17,7 @@ from globular.backends.cpu.products import prepared
 from globular.backends.cpu.rows import KernelRows, can_be_indexed, gather_rows, on_rows
 from globular.backends.cpu.shard import CpuShard
 from globular.backends.cpu.sums import cluster_sums, moved_sums
-from globular.backends.host import RUN, runs_of, threads_for_runs
+from globular.backends.host import RUN, SEARCHED_AT_ONCE, runs_of, threads_for_runs
 from globular.backends.limits import HASH_SIZE
 from globular.jit import new_queue, share_kernel
 from globular.jit.tiles import line_tile
@@ -32,8 +32,8 @@ from globular.seam.among import Neighbors
 from globular.seam.passes import Assign
 from globular.threads import on_all_threads, run_all
 
-ROWS_PER_SEARCH, GATHERED_ROWS = 1024, 16384
-"""Least rows of a task, and of one whose rows have to be brought together, which is a call of its own."""
+GATHERED_ROWS = 16384
+"""Least rows of a task whose rows have to be brought together, which is a call of its own; larger = fewer calls."""
 TABLES_AT_ONCE = 8
 """Full tables of pairs that a thread has room for before it asks for more."""
 
@@ -81,7 +81,7 @@ def _search_neighborhoods(
     lanes = line_tile(dtype.itemsize).lanes
     tile = D if lanes > D else 0, G + -G % lanes  # where columns fill no vector, vectors run along the neighbours
     indexed = grouping.copied is not None or can_be_indexed(shard.rows)
-    tasks = grouping.tasks(ROWS_PER_SEARCH if indexed else GATHERED_ROWS)
+    tasks = grouping.tasks(SEARCHED_AT_ONCE if indexed else GATHERED_ROWS)
     begins = starts[tasks]
     room = tasks * (G * (G - 1)) + begins * search.n_random  # where the triples of a task begin, if it has all it may
     width = int(room[-1]) if search.estimate else 0

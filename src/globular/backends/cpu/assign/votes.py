@@ -7,10 +7,12 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from globular.backends.cpu.assign.all import ROWS_PER_SPAN
 from globular.backends.cpu.center_scores import RowProducts
 from globular.backends.cpu.rows import CSRRows, KernelRows, can_be_indexed, gather_rows
 from globular.backends.cpu.shard import CpuShard
 from globular.backends.cpu.sums import cut_clusters
+from globular.backends.host import ROWS_AT_ONCE
 from globular.jit import new_queue, share_kernel
 from globular.kernels.sums import join_pieces
 from globular.kernels.votes import sum_votes
@@ -19,13 +21,7 @@ from globular.model.groups import group_by
 from globular.model.nested import NestedStatistics
 from globular.model.statistics import F64, I64
 from globular.seam.passes import Labels
-from globular.threads import even_ranges, run_all
-
-ROWS_PER_SUM = 1024
-PICKED_AT_ONCE = 1 << 14
-"""Moves that a thread brings into the order of clusters at once."""
-SECONDS_PER_MOVE = 1e-8
-"""Of such a move, about."""
+from globular.threads import SECONDS_PER_LOOK, even_ranges, run_all
 
 
 class Moves(NamedTuple):
@@ -53,10 +49,10 @@ def add_votes(shard: CpuShard, moves: Moves, origin: F64, statistics: NestedStat
         if len(shard.weights):
             weights[some] *= shard.weights[rows[some]]
 
-    run_all(pick, even_ranges(n, PICKED_AT_ONCE), shard.n_threads, seconds=SECONDS_PER_MOVE * n, calls_blas=False)
+    run_all(pick, even_ranges(n, ROWS_AT_ONCE), shard.n_threads, seconds=SECONDS_PER_LOOK * n, calls_blas=False)
     scales = shard.scales[rows] if len(shard.scales) else shard.scales
     about, about_norm = origin[None, :].copy(), np.array([origin @ origin])
-    runs, pieces = cut_clusters(starts, ROWS_PER_SUM)
+    runs, pieces = cut_clusters(starts, ROWS_PER_SPAN)
     totals, sums = np.zeros((C, 3)), statistics.sums
     piece_totals, piece_sums = np.empty((len(pieces), 3)), np.empty((len(pieces), D))
 

@@ -21,17 +21,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from globular.backends.cpu.rows import read_only
+from globular.backends.host import NO_NUMBERS, NO_TABLE, NONE
 from globular.jit import new_queue, share_kernel
 from globular.kernels.differences import FEW_COLUMNS, TILE, new_differences
-from globular.kernels.expect import Answers, Stretches, Tally, add_parts, expect_or_answer, feature_spans
+from globular.kernels.expect import Answers, Stretches, Tally, add_parts, expect_or_answer
 from globular.kernels.joint import Block, Form, Observed
 from globular.model.chunks import Chunks, ShareRule
 from globular.model.covariances.scatter import CANCELLATION_LIMIT
 from globular.model.gaussian import GaussianParameters, linear_coefficients
 from globular.model.statistics import F64, I64, Floats, SoftStatistics
-from globular.threads import cached_property, worth_waking
+from globular.threads import SECONDS_PER_NUMBER, cached_property, worth_waking
 
-_BLOCK_ENTRIES = 2**15
+BLOCK_ENTRIES = 2**15
 """Numbers in the widest array of a block: a quarter of a megabyte, which the cache of a core holds."""
 SPANS, FEWEST_SPANS = 128, 16
 """Most spans, and those that there may be however large their sums are."""
@@ -47,19 +48,15 @@ TINY = 2**18
 """Multiplications of a product up to which BLAS takes one thread anyway."""
 SUMMED_AT_ONCE = 2**9
 """Numbers of a sum that one thread adds up: few enough for the sums of some components to go to all threads."""
-SECONDS_PER_NUMBER = 5e-10
-"""Of the numbers that are added up, about."""
 _NONE = read_only(np.empty(0))
-_NO_VALUES, _NO_TABLE = np.empty(0), np.empty((0, 0))
-_NO_NUMBERS = np.empty(0, dtype=np.int64)
-NO_ANSWERS, _NO_TALLY = Answers(_NO_NUMBERS, _NO_VALUES, _NO_TABLE), Tally(*[_NO_TABLE] * 4)
+NO_ANSWERS, _NO_TALLY = Answers(NO_NUMBERS, NONE, NO_TABLE), Tally(NO_TABLE, NO_TABLE, NO_TABLE, NO_TABLE)
 ABSENT = -1e300
 """Stands for the log-weight of a component of weight zero: −∞ would make NaN in a matrix product."""
 
 
 def block_size(width: int) -> int:
     """Chunks or rows that go together, `width` numbers each; nothing but the mixture decides it."""
-    return min(max(_BLOCK_ENTRIES // width, 32), 4096)
+    return min(max(BLOCK_ENTRIES // width, 32), 4096)
 
 
 def _fixed(values: NDArray[np.generic]) -> NDArray[np.generic]:
@@ -120,18 +117,12 @@ class Moments:
 class ChunkBlocks:
     """A mixture ready to be evaluated on chunks about an offset.
 
-    `packed` takes products of features in any number of columns: where these are made once, they are the least work.
-    `by_differences` takes none of them, and `linear` those with the rows alone, without quadratic forms (`Spread`).
+    `by_differences` takes no products of features, and `linear` those with the rows alone, without quadratic forms
+    (`Spread`).
     """
 
     def __init__(
-        self,
-        mixture: GaussianParameters,
-        offset: F64,
-        *,
-        packed: bool = False,
-        by_differences: bool = False,
-        linear: bool = False,
+        self, mixture: GaussianParameters, offset: F64, *, by_differences: bool = False, linear: bool = False
     ) -> None:
         self.kind, self.offset, self._mixture = mixture.family.scatter, offset, mixture
         self.means, self.background = mixture.means - offset, mixture.background
@@ -141,11 +132,11 @@ class ChunkBlocks:
             some = mixture.each(mixture.precisions) if self.kind.separable else np.empty((C, 0))
             self.precisions, self.coefficients, self.tight = some, np.zeros((C, D + 1)), np.arange(C)
         elif linear:
-            self.precisions, self.tight = np.empty((len(self.means), 0)), _NO_NUMBERS
+            self.precisions, self.tight = np.empty((len(self.means), 0)), NO_NUMBERS
             self.coefficients = np.maximum(linear_coefficients(mixture, offset), ABSENT)
         else:
             self.precisions, self.coefficients, sizes = self.kind.linear(
-                mixture.factors, self.means, self.constants, self._typical(mixture), packed=packed
+                mixture.factors, self.means, self.constants, self._typical(mixture)
             )
             self.tight = np.flatnonzero(sizes > CANCELLATION_LIMIT)
         self.width = max(self.coefficients.shape)
@@ -209,36 +200,24 @@ class ChunkBlocks:
         differences = new_differences(self.means.shape[1] if len(self.tight) else 0)
         return Block(np.empty((n_rows, W)), np.empty((C, n_rows)), bare, largest, densities, totals, differences)
 
-    def observed(self, chunks: Chunks, features: F64 | None = None) -> Observed:
+    def observed(self, chunks: Chunks) -> Observed:
         """Chunks as kernels take them, with scatter of the kind that the mixture needs."""
         scatter = chunks.scatter
         if scatter.shape[1]:
             scatter = chunks.kind.coarsen(scatter, self.kind, self.means.shape[1])
         return Observed(
             _fixed(chunks.means), _nothing(len(chunks), np.float32), _NONE, _fixed(chunks.weights), _fixed(scatter),
-            self._ready(features),
         )  # fmt: skip
 
     def rows(self, rows: Floats, scales: F64) -> Observed:
         """Rows as kernels take them."""
-        return Observed(*by_precision(rows), read_only(scales), _NONE, _nothing(len(rows)), self._ready(None))
-
-    def _ready(self, features: F64 | None) -> F64:
-        return np.empty((0, self.coefficients.shape[1])) if features is None else features
+        return Observed(*by_precision(rows), read_only(scales), _NONE, _nothing(len(rows)))
 
     def on_threads(self, n_rows: int, n_threads: int, work: Callable[[NDArray[np.int64], Spans], object]) -> None:
         """Call a kernel with the queue of all spans; see `share`."""
         spans, queue = self.spans(n_rows), new_queue()
         is_tiny = spans.n <= 1 and spans.rows_per_block * self._cost <= TINY
         share_kernel(lambda: work(queue, spans), queue, min(n_threads, max(1, spans.n)), calls_blas=not is_tiny)
-
-    def features(self, chunks: Chunks, n_threads: int = 1) -> F64:
-        """φ of the chunks, (M, W)."""
-        found, seen = np.empty((len(chunks), self.coefficients.shape[1])), self.observed(chunks)
-        self.on_threads(
-            len(chunks), n_threads, lambda queue, spans: feature_spans(queue, spans.rows, seen, self.form.offset, found)
-        )
-        return found
 
     def log_joint(self, observed: Observed, n_threads: int = 1) -> F64:
         """⟨log p(c, x)⟩ over each row or chunk, (M, C)."""
@@ -259,8 +238,8 @@ class ChunkBlocks:
         return found
 
     def answer(
-        self, observed: Observed, n_threads: int, *, components: I64 = _NO_NUMBERS, densities: F64 = _NO_VALUES,
-        table: F64 = _NO_TABLE,
+        self, observed: Observed, n_threads: int, *, components: I64 = NO_NUMBERS, densities: F64 = NONE,
+        table: F64 = NO_TABLE,
     ) -> None:  # fmt: skip
         """Write what the mixture says of rows or chunks; see `kernels.expect.Answers`."""
         form = self.form_for_cells if observed.scatter.shape[1] else self.form

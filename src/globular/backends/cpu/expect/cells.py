@@ -6,10 +6,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from globular.backends.cpu.assign.probe import closest_cells
-from globular.backends.cpu.cells import BLOCK_ROWS, BLOCK_SCORES, CellShare, for_cells
+from globular.backends.cpu.cells import BLOCK_ROWS, CellShare, for_cells
 from globular.backends.cpu.expect.neighbors import Costs
 from globular.backends.cpu.shard import CpuShard
-from globular.backends.host import NONE
+from globular.backends.host import CACHED_NUMBERS, NONE
 from globular.kernels import expect_probe as kernels
 from globular.kernels.probe import HEAT
 from globular.model.cells import CenterCells
@@ -66,7 +66,7 @@ class JointProduct:
                 *share, self._offset, self._starts, self._components, self._factors, self._norms, self._curvatures,
                 self._means, weighed.search_precisions, weighed.search_biases, members, costs,
                 np.empty((most, self._factors.shape[1]), dtype=dtype),
-                np.empty(max(BLOCK_SCORES, least * self._largest), dtype=dtype), np.empty(most),
+                np.empty(max(CACHED_NUMBERS, least * self._largest), dtype=dtype), np.empty(most),
                 np.empty(-(-self._largest // HEAT) * HEAT, dtype=f"i{dtype.itemsize}"),
             )  # fmt: skip
 

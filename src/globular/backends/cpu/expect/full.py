@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from globular.backends.cpu.expect.nominated import Members, by_component, noticeable, share_out, truncated_step
 from globular.backends.cpu.shard import CpuShard
-from globular.backends.host import NONE, threads_for_runs
+from globular.backends.host import GATHERED_AT_ONCE, NONE, threads_for_runs
 from globular.backends.limits import COSTS_AT_ONCE
 from globular.model.gaussian import GaussianParameters
 from globular.model.low_rank import ABSENT
@@ -22,9 +22,6 @@ from globular.seam.among import Probe
 from globular.seam.answers import Answer, Blurred
 from globular.seam.mixture_passes import Expect
 from globular.threads import even_ranges, run_all
-
-ROWS_AT_ONCE = 1 << 11
-"""Rows of a component that a thread brings together."""
 
 
 class FullPairs:
@@ -36,8 +33,8 @@ class FullPairs:
 
     def _of(self, c: int) -> Iterator[tuple[NDArray[np.integer], F64]]:
         """The pairs of a component in blocks, with x − μ."""
-        for begin in range(self._starts[c], self._starts[c + 1], ROWS_AT_ONCE):
-            pairs = self._order[begin : min(begin + ROWS_AT_ONCE, self._starts[c + 1])]
+        for begin in range(self._starts[c], self._starts[c + 1], GATHERED_AT_ONCE):
+            pairs = self._order[begin : min(begin + GATHERED_AT_ONCE, self._starts[c + 1])]
             yield pairs, self._shard.take(pairs // self._size[1]) - self._mixture.means[c]
 
     def costs(self) -> F64:
@@ -107,6 +104,8 @@ def answer_blurred(shard: CpuShard, work: Answer) -> list[Any]:
         FullPairs(part, asked.mixture, noticeable(known, shares)).reconstruct(shares, asked.noise, found[slice(*span)])
 
     run_all(
-        write, even_ranges(shard.n_rows, max(1, min(ROWS_AT_ONCE, COSTS_AT_ONCE // members.shape[1]))), shard.n_threads
+        write,
+        even_ranges(shard.n_rows, max(1, min(GATHERED_AT_ONCE, COSTS_AT_ONCE // members.shape[1]))),
+        shard.n_threads,
     )
     return [found]

@@ -17,6 +17,7 @@ from globular.backends.cpu.expect.all import moments_of_rows, weighted_total, wr
 from globular.backends.cpu.expect.blocks import ABSENT, ChunkBlocks, Spans, add_in_order, block_size
 from globular.backends.cpu.rows import CSRRows, read_only
 from globular.backends.cpu.shard import CpuShard
+from globular.backends.host import RUN
 from globular.jit import new_queue, share_kernel
 from globular.kernels.linear import SparseBlock, SparseForm, SparseTally, answer_csr, expect_csr
 from globular.model.covariances import FAMILIES
@@ -26,8 +27,6 @@ from globular.seam.answers import Answer
 from globular.seam.mixture_passes import ExpectLinear, Survey
 from globular.threads import even_ranges, map_all, run_all
 
-ROWS_PER_BLOCK = 4096
-"""Rows whose entries are looked at one by one at a time."""
 NONZEROS_PER_SUM = 2
 """Least nonzeros of a span for each column, whose sums shall cost less than they save."""
 
@@ -130,7 +129,7 @@ def _add_log_base(shard: CpuShard, family: type[ExponentialMixture], densities: 
     def add(span: tuple[int, int]) -> None:
         densities[slice(*span)] += _log_base(family, shard.rows.block(*span))
 
-    run_all(add, even_ranges(shard.n_rows, ROWS_PER_BLOCK), shard.n_threads)
+    run_all(add, even_ranges(shard.n_rows, RUN), shard.n_threads)
 
 
 def _log_base(family: type[ExponentialMixture], rows: Any) -> F64:
@@ -163,5 +162,5 @@ def survey(shard: CpuShard, work: Survey) -> Surveyed:
         base, weights = _log_base(work.family, rows), shard.weights[slice(*span)]
         return Surveyed(0, float(weights @ base if len(weights) else base.sum()))
 
-    found = map_all(look, even_ranges(shard.n_rows, ROWS_PER_BLOCK), shard.n_threads)
+    found = map_all(look, even_ranges(shard.n_rows, RUN), shard.n_threads)
     return sum(found, start=Surveyed(0, 0.0))

@@ -19,7 +19,7 @@ from globular.backends.cpu.grouped import cut_groups
 from globular.backends.cpu.project import project_as
 from globular.backends.cpu.rows import DenseRows
 from globular.backends.cpu.shard import CpuShard
-from globular.backends.host import NONE
+from globular.backends.host import GATHERED_AT_ONCE, NO_TABLE, NONE, RUN, SEARCHED_AT_ONCE, SPANS
 from globular.backends.limits import COSTS_AT_ONCE
 from globular.jit import new_queue
 from globular.kernels import low_rank as kernels
@@ -32,17 +32,8 @@ from globular.seam.mixture_passes import ExpectLowRank, ScatterWithin
 from globular.seam.passes import Extremes
 from globular.threads import even_ranges, map_all, on_all_threads, run_all
 
-PAIRS_PER_TASK = 1 << 10
-"""Pairs of the components that a thread takes at once, about."""
-ROWS_AT_ONCE = 1 << 12
-"""Rows of a block where all components are looked at, at most."""
-SPANS = 16
-"""Parts of the rows whose scatter matrices are added side by side, at most."""
-SCATTERED_AT_ONCE = 1 << 11
-"""Rows that are copied for a product of these."""
 MOST_ROUNDING = 1e-4
 """Of the typical noise: what a copy of the rows in other coordinates may be rounded by."""
-_NO_INNER = np.empty((0, 0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +93,7 @@ class Sorted:
     def _call(self, kernel: Callable[..., None], *outputs: Any) -> None:
         """A kernel on all threads, or task by task where rows have to be converted."""
         order, starts, width = self._pairs
-        spans = list(cut_groups(starts, PAIRS_PER_TASK))
+        spans = list(cut_groups(starts, SEARCHED_AT_ONCE))
         if self._rows.is_direct():
             work = self._work([0, *(end for _, end in spans)], self._rows.block(0, self._rows.shape[0]))
             on_all_threads(lambda: kernel(work, self._tile(), *outputs), min(self._n_threads, len(spans)))
@@ -114,7 +105,7 @@ class Sorted:
 
         run_all(gather, spans, self._n_threads)
 
-    def costs(self, inner: F64 = _NO_INNER) -> F64:
+    def costs(self, inner: F64 = NO_TABLE) -> F64:
         """−2 log p(c, x) of all pairs, (N, W), inf where there is none; `inner` becomes their u, (N·W, q)."""
         found = np.full(self.size, np.inf)
         self._call(kernels.pair_costs, found.ravel(), inner)
@@ -143,7 +134,7 @@ def _all_components(n_rows: int, C: int) -> Members:
 
 
 def _blocks(shard: CpuShard, width: int) -> list[tuple[int, int]]:
-    return even_ranges(shard.n_rows, max(1, min(ROWS_AT_ONCE, COSTS_AT_ONCE // width)))
+    return even_ranges(shard.n_rows, max(1, min(RUN, COSTS_AT_ONCE // width)))
 
 
 @CpuShard.implements(ExpectLowRank, All)
@@ -181,15 +172,15 @@ def scatter_within(shard: CpuShard, work: ScatterWithin) -> F64:
 
     def scatter(span: tuple[int, int]) -> F64:
         total = np.zeros((shard.n_columns, shard.n_columns))
-        for begin in range(span[0], span[1], SCATTERED_AT_ONCE):
-            part = slice(begin, min(begin + SCATTERED_AT_ONCE, span[1]))
+        for begin in range(span[0], span[1], GATHERED_AT_ONCE):
+            part = slice(begin, min(begin + GATHERED_AT_ONCE, span[1]))
             labels = shard.labels[part]
             roots = np.sqrt(work.scales[labels] * (shard.weights[part] if len(shard.weights) else 1.0))
             away = (shard.dense_rows.block(part.start, part.stop) - work.centers[labels]) * roots[:, None]
             total += away.T @ away
         return total
 
-    spans = even_ranges(shard.n_rows, max(SCATTERED_AT_ONCE, -(-shard.n_rows // SPANS)))
+    spans = even_ranges(shard.n_rows, max(GATHERED_AT_ONCE, -(-shard.n_rows // SPANS)))
     return np.sum(map_all(scatter, spans, shard.n_threads), axis=0)
 
 

@@ -27,9 +27,6 @@ from globular.model.groups import group_by
 from globular.model.statistics import F64, SoftStatistics
 from globular.seam.among import Probe
 
-NEGLIGIBLE = 1e-30
-"""Responsibilities up to this add nothing to sums and reconstructions."""
-
 Members = NDArray[np.int32]
 Statistics = TypeVar("Statistics", bound=SoftStatistics)
 Contravariant = TypeVar("Contravariant", bound=SoftStatistics, contravariant=True)
@@ -109,7 +106,7 @@ def share_out(costs: F64, weights: F64, n_threads: int) -> tuple[F64, float]:
 
 def noticeable(members: Members, shares: F64) -> Members:
     """Components without those of which a row has next to nothing; in many columns these are most."""
-    return np.where(shares > NEGLIGIBLE, members, -1).astype(np.int32, copy=False)
+    return np.where(shares > 1e-30, members, -1).astype(np.int32, copy=False)
 
 
 def by_component(candidates: Members, C: int, n_threads: int) -> tuple[NDArray[np.int64], NDArray[np.integer]]:

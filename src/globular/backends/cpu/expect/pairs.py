@@ -12,6 +12,7 @@ from globular.backends.cpu.expect.all import Cut, blocks_for, on_rows
 from globular.backends.cpu.expect.blocks import ChunkBlocks, Moments
 from globular.backends.cpu.rows import read_only
 from globular.backends.cpu.shard import CpuShard
+from globular.backends.host import NONE
 from globular.jit import new_queue, share_kernel
 from globular.kernels import pairs as kernels
 from globular.kernels.differences import new_differences
@@ -21,15 +22,10 @@ from globular.model.gaussian import GaussianParameters
 from globular.model.groups import starts_of
 from globular.model.observations import ExpectedMixture
 from globular.model.statistics import F64, I64
-from globular.threads import run_all, worth_waking
+from globular.threads import SECONDS_PER_NUMBER, run_all, worth_waking
 
 LEADING = 0.4
 """Share of the columns that a look at all components begins with, where these are many."""
-ROUNDING = 0.1
-"""Nats, many more than rounding makes bounds wrong by."""
-SECONDS_PER_PAIR = 2e-9
-"""Of a pair that is counted or copied, about."""
-_NO_VALUES = np.empty(0)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -60,9 +56,9 @@ class Pairs:
 
     def threads(self, n_threads: int) -> int:
         """How many are worth waking for a kernel that looks at every pair once."""
-        return worth_waking(n_threads, SECONDS_PER_PAIR * (len(self) + len(self.rows)))
+        return worth_waking(n_threads, SECONDS_PER_NUMBER * (len(self) + len(self.rows)))
 
-    def e_step(self, shard: CpuShard, mixture: GaussianParameters, q: F64 = _NO_VALUES) -> Moments:
+    def e_step(self, shard: CpuShard, mixture: GaussianParameters, q: F64 = NONE) -> Moments:
         """Moments about the means of the mixture; `q` becomes the responsibilities of the pairs. O(P·S)."""
         blocks = ChunkBlocks(mixture, np.zeros(mixture.n_features), by_differences=True)
         spans = blocks.spans(len(self.rows), len(self))
@@ -127,7 +123,8 @@ def look_at_all(shard: CpuShard, mixture: GaussianParameters, nats: float, most:
     spans = leading.spans(shard.n_rows)
     masks = np.zeros((shard.n_rows, -(-C // 64)), dtype=np.uint64)
     sizes = np.zeros((spans.n, 4), dtype=np.int64)
-    margin, forms = kernels.Margin(nats, ROUNDING), (leading.form, blocks.form)
+    rounding = 0.1  # nats: many more than bounds are wrong by
+    margin, forms = kernels.Margin(nats, rounding), (leading.form, blocks.form)
 
     def look(queue: NDArray[np.int64], rows: Observed, cut: Cut) -> None:
         n = cut.spans.rows_per_block

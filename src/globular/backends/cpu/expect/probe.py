@@ -28,9 +28,6 @@ from globular.seam.among import Probe
 from globular.seam.answers import Answer, Truncated
 from globular.seam.mixture_passes import Expect
 
-EXPONENTIAL = 8
-"""Numbers that are read in the time of one exponential, about."""
-
 
 @CpuShard.implements(Expect, Probe)
 def expect_probe(shard: CpuShard, work: Expect) -> SoftStatistics:
@@ -81,7 +78,7 @@ def _free_energy(shard: CpuShard, weighed: Costs, costs: F64) -> float:
 def _on_costs(shard: CpuShard, kernel: Callable[..., None], weighed: Costs, costs: F64) -> float:
     """What a kernel finds in runs of rows, added up."""
     totals, queue = np.empty(-(-shard.n_rows // RUN)), new_queue()
-    threads = threads_for_runs(shard, EXPONENTIAL * costs.shape[1])
+    threads = threads_for_runs(shard, 8 * costs.shape[1])  # an exponential takes as long as to read eight numbers
     share_kernel(
         lambda: kernel(queue, RUN, costs, weighed.unit, weighed.base, shard.weights, totals), queue, threads,
         calls_blas=False,

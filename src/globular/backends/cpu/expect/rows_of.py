@@ -17,18 +17,15 @@ from globular.backends.cpu.expect.pairs import Pairs
 from globular.backends.cpu.expect.remembered import Kept
 from globular.backends.cpu.rows import read_only
 from globular.backends.cpu.shard import CpuShard
+from globular.backends.host import ROWS_AT_ONCE, RUN
 from globular.jit import new_queue, share_kernel
 from globular.kernels import claims as kernels
 from globular.model.chunks import Chunks, Claims
 from globular.model.groups import starts_of
 from globular.model.statistics import F64, I64
 from globular.seam.mixture_passes import RowsOf
-from globular.threads import even_ranges, map_all, run_all
+from globular.threads import SECONDS_PER_LOOK, even_ranges, map_all, run_all
 
-ROWS_AT_ONCE, DRAWN_AT_ONCE, PAIRED_AT_ONCE = 4096, 1 << 14, 4096
-"""Rows that are evaluated at once, that numbers are drawn for, and whose pairs are looked through."""
-SECONDS_PER_NUMBER = 4e-9
-"""Of a number that is drawn, about."""
 SMALLEST_SHARE = 1e-4
 """Rows with a smaller responsibility are left out; together they weigh nothing."""
 
@@ -57,7 +54,7 @@ def rows_of(shard: CpuShard, work: RowsOf) -> Claims:
     none = Claims(
         Chunks.of_rows(np.empty((0, shard.n_columns)), np.empty(0), kind), np.zeros(len(components) + 1, dtype=np.int64)
     )
-    return Claims.join([none, *map_all(claim, even_ranges(shard.n_rows, ROWS_AT_ONCE), shard.n_threads)])
+    return Claims.join([none, *map_all(claim, even_ranges(shard.n_rows, RUN), shard.n_threads)])
 
 
 def _claim_pairs(shard: CpuShard, pairs: Pairs, work: RowsOf) -> Claims:
@@ -98,7 +95,7 @@ def _drawn(shard: CpuShard, work: RowsOf) -> F64:
     def draw(span: Span) -> None:
         drawn[slice(*span)] = _draw(work.seed, shard.first_row + span[0], span[1] - span[0])
 
-    spans, seconds = even_ranges(shard.n_rows, DRAWN_AT_ONCE), SECONDS_PER_NUMBER * shard.n_rows
+    spans, seconds = even_ranges(shard.n_rows, ROWS_AT_ONCE), SECONDS_PER_LOOK * shard.n_rows
     run_all(draw, spans, shard.n_threads, seconds=seconds, calls_blas=False)
     return drawn
 
@@ -119,14 +116,14 @@ def _drawn_pairs(pairs: Pairs, draw: kernels.Draw, n_threads: int) -> Pairs:
 
 def _new_sizes(pairs: Pairs, n_numbers: int) -> I64:
     """What spans count, so many numbers each."""
-    return np.zeros((max(1, -(-len(pairs.rows) // PAIRED_AT_ONCE)), n_numbers), dtype=np.int64)
+    return np.zeros((max(1, -(-len(pairs.rows) // RUN)), n_numbers), dtype=np.int64)
 
 
 def _on_spans(kernel: Callable[..., None], pairs: Pairs, n_threads: int, *arguments: Any) -> None:
     """Call a kernel that looks at every pair, on the threads that are worth waking."""
     queue, listed = new_queue(), pairs.listed
-    n_threads = min(max(1, -(-len(pairs.rows) // PAIRED_AT_ONCE)), pairs.threads(n_threads))
-    share_kernel(lambda: kernel(queue, PAIRED_AT_ONCE, listed, *arguments), queue, n_threads, calls_blas=False)
+    n_threads = min(max(1, -(-len(pairs.rows) // RUN)), pairs.threads(n_threads))
+    share_kernel(lambda: kernel(queue, RUN, listed, *arguments), queue, n_threads, calls_blas=False)
 
 
 def _draw(seed: int, first_row: int, n: int) -> F64:

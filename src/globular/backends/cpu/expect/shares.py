@@ -21,14 +21,12 @@ from globular.kernels.expect import Stretches, Tally, expect_or_answer
 from globular.kernels.joint import Block, Observed
 from globular.model.statistics import F64, I64, SoftStatistics, WithinStatistics
 from globular.seam.mixture_passes import ExpectShares
-from globular.threads import worth_waking
+from globular.threads import SECONDS_PER_NUMBER, SECONDS_PER_PAIR, worth_waking
 
 SMALLEST_SHARE = float(np.exp(-24.0))
 """Smaller responsibilities count, but move nothing."""
 CHUNKS_AT_ONCE = 512
 """Most chunks of a stretch."""
-SECONDS_PER_PAIR, SECONDS_PER_TERM = 2e-8, 1e-9
-"""Of a chunk and component, and of every number of its second moments, about."""
 
 
 @CpuShard.implements(ExpectShares)
@@ -66,7 +64,7 @@ def expect_groups(
         expect_or_answer(queue, stretches, bounds, observed, counted, least, form, block, found, NO_ANSWERS)
 
     n_distances = int(((stretches.end - stretches.first) * sizes[stretches.mixture]).sum())
-    seconds = n_distances * (SECONDS_PER_PAIR + SECONDS_PER_TERM * found.tight_scatter.shape[1])
+    seconds = n_distances * (SECONDS_PER_PAIR + SECONDS_PER_NUMBER * found.tight_scatter.shape[1])
     share_kernel(call, queue, min(worth_waking(n_threads, seconds), max(1, len(stretches.first))))
     kernels.add_stretches(stretches, bounds, found, total)
     likelihoods, weights = total.totals[:, 0], total.totals[:, 1]

@@ -14,6 +14,8 @@ from contextlib import contextmanager
 from importlib import import_module
 from typing import Any
 
+import numpy as np
+
 NEVER = 1 << 40
 
 KMEANS = ("KMeans",)
@@ -65,8 +67,6 @@ def _forgets_bounds(aim_at: Any) -> Any:
 @instead
 def _same_cells(draw: Any) -> Any:
     """Cells of the first centres of a fit, whose members follow no later move."""
-    import numpy as np
-
     last: dict[str, Any] = {}
 
     def same(shard: Any, centers: Any, rng: Any) -> Any:

@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 
 from before_and_after import difference, in_turns
+from harness.data import groups
 
 ROOT = Path(__file__).resolve().parents[1]
 LIMIT = 1.15
@@ -38,14 +39,6 @@ PROBLEMS: tuple[tuple[str, tuple[int, int, int], dict[str, Any]], ...] = (
     ("NestedMiniBatchKMeans", (300_000, 32, 200), {"estimator": "NestedMiniBatchKMeans", "n_clusters": 200}),
     ("GaussianMixture", (50_000, 8, 20), {"estimator": "GaussianMixture", "n_clusters": 20}),
 )
-
-
-def groups(n_samples: int, n_features: int, n_groups: int) -> np.ndarray:
-    """Rows around random places, which overlap a little."""
-    random = np.random.default_rng(0)
-    places = random.normal(scale=2.0, size=(n_groups, n_features))
-    rows = places[random.integers(0, n_groups, n_samples)] + random.normal(size=(n_samples, n_features))
-    return rows.astype(np.float32)
 
 
 @contextmanager

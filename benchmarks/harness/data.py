@@ -69,6 +69,14 @@ def _birch(side: int, n_per_cluster: int) -> Rows:
     return _dense(datasets.birch_grid(side, n_per_cluster, random_state=0).X)
 
 
+def groups(n_samples: int, n_features: int, n_groups: int, spread: float = 2.0) -> NDArray[np.float32]:
+    """Rows around random places, which overlap a little."""
+    random = np.random.default_rng(0)
+    places = random.normal(scale=spread, size=(n_groups, n_features))
+    rows = places[random.integers(0, n_groups, n_samples)] + random.normal(size=(n_samples, n_features))
+    return rows.astype(np.float32)
+
+
 SETS: Mapping[str, Callable[[], Rows]] = MappingProxyType(
     {
         "covtype": partial(_real, "covtype/covtype.npz"),

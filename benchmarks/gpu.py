@@ -24,7 +24,7 @@ import torch
 from globular import KMeans
 from globular.algorithms.kmeans.cells import draw_cells
 from globular.algorithms.kmeans.lloyd import KMeansOptions, lloyd
-from globular.backends.registry import shard_on_card
+from globular.passes.registry import shard_on_card
 from globular.seam.among import Probe
 from globular.seam.passes import Assign
 

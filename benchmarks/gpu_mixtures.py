@@ -22,9 +22,9 @@ from sklearn.mixture import GaussianMixture as TheirMixture
 
 from globular import GaussianMixture, VariationalGaussianMixture
 from globular.algorithms.kmeans.cells import draw_cells, label_by_cells
-from globular.backends.registry import shard_on_card, shard_over
 from globular.model.covariances import CovarianceLimits
 from globular.model.gaussian import GaussianParameters, m_step
+from globular.passes.registry import shard_on_card, shard_over
 from globular.seam.among import Probe
 from globular.seam.mixture_passes import Expect
 from globular.threads import resolve_threads

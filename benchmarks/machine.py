@@ -27,12 +27,12 @@ from numpy.typing import NDArray
 
 from globular.algorithms.kmeans.cells import draw_cells
 from globular.algorithms.kmeans.variational import VariationalOptions, variational_kmeans
-from globular.backends.cpu import CpuShard
-from globular.backends.cpu.products import CenterProduct
-from globular.backends.cpu.rows import gather_rows
 from globular.errors import DataError
 from globular.kernels.cells import check_cell
 from globular.kernels.nearest import TILE
+from globular.passes.cpu import CpuShard
+from globular.passes.cpu.products import CenterProduct
+from globular.passes.cpu.rows import gather_rows
 from globular.seam.among import Probe
 from globular.seam.passes import Assign, CellNeighbors
 from globular.threads import even_ranges, run_all

@@ -33,10 +33,10 @@ from sklearn.exceptions import ConvergenceWarning
 
 from globular import KMeans, VariationalKMeans
 from globular.algorithms.kmeans.lloyd import KMeansOptions, lloyd
-from globular.backends.dask import DaskShard
-from globular.backends.dask import shard as dask_shard
-from globular.backends.dask.messages import Post, halves
-from globular.backends.dask.partitions import collection_partitions
+from globular.passes.dask import DaskShard
+from globular.passes.dask import shard as dask_shard
+from globular.passes.dask.messages import Post, halves
+from globular.passes.dask.partitions import collection_partitions
 from globular.seam.passes import Assign
 from globular.seeding import kmeans_plus_plus
 

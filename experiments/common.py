@@ -23,8 +23,8 @@ from benchmarks.harness.data import real_array
 from benchmarks.harness.machine import describe_machine
 from benchmarks.harness.quantization import TREE_FEATURES, quantization_error
 from globular import KMeans
-from globular.backends.cpu import CpuShard
 from globular.errors import DataError
+from globular.passes.cpu import CpuShard
 from globular.seam.passes import Assign
 from globular.threads import resolve_threads
 

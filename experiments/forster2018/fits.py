@@ -23,10 +23,10 @@ from globular.algorithms.mixtures.variational import (
     warm_up_mixture,
     with_variance,
 )
-from globular.backends.cpu import CpuShard
 from globular.model.gaussian import GaussianParameters, isotropic_mixture
 from globular.model.graph import Graph
 from globular.model.statistics import SoftStatistics
+from globular.passes.cpu import CpuShard
 from globular.seam.mixture_passes import Expect
 from globular.seam.passes import Assign
 from globular.threads import resolve_threads

@@ -14,8 +14,8 @@ from experiments.cells import Cell, measured
 from experiments.common import Rows, exact_error, provenance, read_results, write_results
 from experiments.forster2018.fits import CHAIN_LENGTH, Variant, moments
 from globular import seeding
-from globular.backends.cpu import CpuShard
 from globular.model.gaussian import isotropic_mixture
+from globular.passes.cpu import CpuShard
 from globular.seam.mixture_passes import Expect
 from globular.threads import resolve_threads
 

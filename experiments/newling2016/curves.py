@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from experiments import verdicts
 from experiments.newling2016.problems import Split
 from globular.algorithms.kmeans.nested import RHO_TOGETHER, NestedOptions, nested_kmeans
-from globular.backends.cpu import CpuShard
+from globular.passes.cpu import CpuShard
 from globular.seam.passes import Assign
 
 SETUP = verdicts.Setup(

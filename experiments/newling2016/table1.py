@@ -28,7 +28,7 @@ from experiments.newling2016.problems import PAPERS, PROBLEMS
 from experiments.verdicts import Claim, Setup, claims_table, in_band, tally
 from globular.algorithms.kmeans.nested import NestedOptions, nested_kmeans
 from globular.algorithms.steps import last_step
-from globular.backends.cpu import CpuShard
+from globular.passes.cpu import CpuShard
 from globular.threads import resolve_threads
 
 PUBLISHED = {"infmnist": (12.4, 20.6), "newsgroups": (15.2, 63.6)}

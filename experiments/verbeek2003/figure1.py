@@ -28,8 +28,8 @@ from experiments.common import (
 from experiments.verbeek2003 import HEADING, REPORT
 from experiments.verbeek2003.fits import Problem, Rows, draw, kmeans_start
 from experiments.verdicts import Setup, claims_table, in_band, said, tally
-from globular.backends.cpu import CpuShard
 from globular.model.covariances import OUTER
+from globular.passes.cpu import CpuShard
 from globular.seam.tree_passes import ExpectCells, Plant
 
 NEVER_WORSE = Band(low=0.0)

@@ -40,14 +40,14 @@ from experiments.verbeek2003 import HEADING, REPORT
 from globular import ChunkyGaussianMixture, GaussianMixture, KMeans, datasets
 from globular.algorithms.mixtures.chunky import POLISHED
 from globular.algorithms.mixtures.em import EMOptions, start_from_means
-from globular.backends.cpu import CpuShard
-from globular.backends.tree.partition import PartitionTree
 from globular.estimators.chunky_mixture import LEAF_SIZE
 from globular.estimators.inputs import Input
 from globular.estimators.memory import chunky_bytes
 from globular.estimators.mixture_starts import GivenStart
 from globular.model.covariances import OUTER
 from globular.model.gaussian import GaussianParameters
+from globular.passes.cpu import CpuShard
+from globular.passes.tree.partition import PartitionTree
 from globular.seam.mixture_passes import Expect
 from globular.threads import resolve_threads
 

@@ -9,7 +9,7 @@ from scipy.spatial.distance import cdist
 
 from globular.algorithms.kmeans import balance
 from globular.algorithms.kmeans.balance import Assignment
-from globular.backends.cpu import CpuShard
+from globular.passes.cpu import CpuShard
 from makers import blobs, lattice
 
 

@@ -12,12 +12,12 @@ from globular.algorithms.mixtures.chunky import CONVERGED, ENOUGH, ChunkyOptions
 from globular.algorithms.mixtures.em import EMOptions, covariance_limits, em, start_from_means
 from globular.algorithms.mixtures.greedy import grow_mixture
 from globular.algorithms.steps import Step
-from globular.backends.cpu import CpuShard
-from globular.backends.many.split import SplitShard
 from globular.datasets import separated_mixture
 from globular.model.covariances import FAMILIES, OUTER
 from globular.model.gaussian import GaussianParameters, isotropic_mixture
 from globular.model.statistics import F64
+from globular.passes.cpu import CpuShard
+from globular.passes.many.split import SplitShard
 from globular.seam.mixture_passes import Expect
 from globular.seam.shard import Shard
 from globular.seam.tree_passes import ExpectCells, Gap, Plant, TakeCells

@@ -12,9 +12,9 @@ from globular import InfiniteGaussianMixture
 from globular.algorithms.infinite import clusters
 from globular.algorithms.infinite.clusters import Part, are_gaussians, has_valley, merged_clusters
 from globular.algorithms.seeding.common import evenly_spread_rows
-from globular.backends.cpu import CpuShard
 from globular.model.gaussian import isotropic_mixture
 from globular.model.statistics import F64
+from globular.passes.cpu import CpuShard
 
 Noise = Callable[[np.random.Generator, tuple[int, int]], F64]
 SHAPES: dict[str, Noise] = {

@@ -15,9 +15,9 @@ from globular.algorithms.kmeans.coreset import draw_part, draw_parts, swap_and_s
 from globular.algorithms.kmeans.probing import ProbingOptions
 from globular.algorithms.seeding import hierarchical
 from globular.algorithms.steps import result_of
-from globular.backends.cpu import CpuShard
-from globular.backends.many.split import SplitShard
 from globular.model.history import ITERATIONS, PART
+from globular.passes.cpu import CpuShard
+from globular.passes.many.split import SplitShard
 from reference import assign as hard
 
 C = 20

@@ -31,12 +31,6 @@ from globular.algorithms.infinite.infinite import (
 from globular.algorithms.infinite.run import VariationalRun
 from globular.algorithms.infinite.tree_partition import Worth, hard_free_energy
 from globular.algorithms.steps import Step, result_of
-from globular.backends.cpu import CpuShard
-from globular.backends.cpu.expect import rows_of
-from globular.backends.cpu.expect.blocks import ChunkBlocks
-from globular.backends.cpu.expect.remembered import MARGIN, Kept
-from globular.backends.many.split import SplitShard
-from globular.backends.tree import cells as tree_cells
 from globular.model.chunks import Chunks, Claims, Within
 from globular.model.covariances import COLUMNS, OUTER
 from globular.model.dirichlet import InfiniteMixture, StickPrior
@@ -46,6 +40,12 @@ from globular.model.observations import Moments
 from globular.model.statistics import SoftStatistics
 from globular.model.wishart import KINDS as WISHART
 from globular.model.wishart import GaussianPrior
+from globular.passes.cpu import CpuShard
+from globular.passes.cpu.expect import rows_of
+from globular.passes.cpu.expect.blocks import ChunkBlocks
+from globular.passes.cpu.expect.remembered import MARGIN, Kept
+from globular.passes.many.split import SplitShard
+from globular.passes.tree import cells as tree_cells
 from globular.seam.among import Neighbors, Remembered
 from globular.seam.mixture_passes import Expect, ExpectShares, RowsOf
 from globular.seam.shard import answer

@@ -14,7 +14,7 @@ from sklearn.cluster import KMeans as SklearnKMeans
 from globular import KMeans
 from globular.algorithms.kmeans.lloyd import KMeansOptions, lloyd
 from globular.algorithms.steps import Step
-from globular.backends.cpu import CpuShard
+from globular.passes.cpu import CpuShard
 from globular.seam.passes import Assign
 from makers import Rows, blobs, in_form, lattice, weights_for
 from reference import assign as reference

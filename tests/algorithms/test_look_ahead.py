@@ -9,10 +9,10 @@ from globular import ChunkyGaussianMixture, GaussianMixture
 from globular.algorithms.mixtures import ahead, chunky
 from globular.algorithms.mixtures.ahead import LookAhead
 from globular.algorithms.mixtures.em import EMOptions, covariance_limits, em, start_from_means
-from globular.backends.cpu import CpuShard
 from globular.datasets import separated_mixture
 from globular.estimators import chunky_mixture
 from globular.model.statistics import F64
+from globular.passes.cpu import CpuShard
 
 
 def thin_and_wide(n: int = 60_000) -> F64:

@@ -9,13 +9,13 @@ import pytest
 
 from globular.algorithms.kmeans.variational import VariationalOptions
 from globular.algorithms.mixtures.low_rank import find_coordinates, low_rank_em, start_low_rank
-from globular.backends.cpu import CpuShard
-from globular.backends.many.split import SplitShard
-from globular.backends.many.stream import StreamShard
 from globular.data.open import as_source
 from globular.model.covariances import CovarianceLimits
 from globular.model.low_rank import NOISES, LowRankParameters, low_rank_m_step
 from globular.model.statistics import F64
+from globular.passes.cpu import CpuShard
+from globular.passes.many.split import SplitShard
+from globular.passes.many.stream import StreamShard
 from globular.seam.among import Probe
 from globular.seam.mixture_passes import ExpectLowRank
 from globular.seam.passes import Assign

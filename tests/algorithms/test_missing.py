@@ -8,10 +8,10 @@ import pytest
 from globular.algorithms.mixtures import missing
 from globular.algorithms.mixtures.em import EMOptions, em_by
 from globular.algorithms.mixtures.missing import IncompleteRows
-from globular.backends.cpu import CpuShard
 from globular.model.covariances import FAMILIES
 from globular.model.gaussian import GaussianParameters
 from globular.model.statistics import F64
+from globular.passes.cpu import CpuShard
 from globular.seam.shard import Shard
 from makers import blobs, weights_for
 from reference import missing as reference

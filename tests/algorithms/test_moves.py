@@ -13,9 +13,9 @@ from globular.algorithms.mixtures.em import EMOptions, em, start_from_means
 from globular.algorithms.mixtures.moves import search_by_moves
 from globular.algorithms.mixtures.pipeline import search_is_short, search_start
 from globular.algorithms.steps import result_of
-from globular.backends.cpu import CpuShard
-from globular.backends.many.split import SplitShard
 from globular.model.covariances import FAMILIES
+from globular.passes.cpu import CpuShard
+from globular.passes.many.split import SplitShard
 from globular.seam.mixture_passes import Expect
 from reference import expect as soft
 

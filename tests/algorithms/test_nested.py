@@ -20,13 +20,13 @@ from globular import KMeans, NestedMiniBatchKMeans, io
 from globular.algorithms.kmeans import nested_choices as choices
 from globular.algorithms.kmeans.lloyd import KMeansOptions, lloyd
 from globular.algorithms.kmeans.nested import RHO_TOGETHER, NestedOptions, Plateau, default_groups, nested_kmeans
-from globular.backends.cpu import CpuShard
-from globular.backends.many import stream
-from globular.backends.many.stream import StreamShard
 from globular.data.sources import ArraySource
 from globular.errors import DataError, MemoryBudgetError
 from globular.estimators import inputs
 from globular.model.nested import Batch
+from globular.passes.cpu import CpuShard
+from globular.passes.many import stream
+from globular.passes.many.stream import StreamShard
 from globular.seam.passes import Assign
 from makers import FORMS, Rows, blobs, in_form, lattice, weights_for
 from reference import batch as reference

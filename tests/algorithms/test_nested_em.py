@@ -13,11 +13,11 @@ from globular import GaussianMixture
 from globular.algorithms.mixtures import nested, pipeline
 from globular.algorithms.mixtures.em import EMOptions, em
 from globular.algorithms.mixtures.nested import ENOUGH, BatchOptions, nested_em
-from globular.backends.cpu import CpuShard
-from globular.backends.many.split import SplitShard
 from globular.datasets import separated_mixture
 from globular.estimators import mixture_starts
 from globular.model.gaussian import GaussianParameters
+from globular.passes.cpu import CpuShard
+from globular.passes.many.split import SplitShard
 
 OPTIONS = EMOptions(max_iter=60, tol=1e-3)
 

@@ -11,11 +11,11 @@ from globular.algorithms.infinite import polishing
 from globular.algorithms.infinite.polishing import best_strength, searched_mixture
 from globular.algorithms.mixtures.pipeline import rows_of_part
 from globular.algorithms.seeding.common import evenly_spread_rows
-from globular.backends.cpu import CpuShard
 from globular.model.dirichlet import InfiniteMixture
 from globular.model.gaussian import GaussianParameters
 from globular.model.observations import Moments
 from globular.model.wishart import KINDS, GaussianPrior
+from globular.passes.cpu import CpuShard
 from globular.seam.answers import Answer
 from globular.seam.mixture_passes import Expect
 from reference import expect as soft

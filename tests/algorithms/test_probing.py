@@ -14,9 +14,9 @@ from scipy import sparse
 from globular import KMeans
 from globular.algorithms.kmeans.cells import draw_cells, graph_by_cells, label_by_cells
 from globular.algorithms.kmeans.probing import ProbingOptions, find_labels, label_recall, label_rows, probing_kmeans
-from globular.backends.cpu import CpuShard
-from globular.backends.many.split import SplitShard
 from globular.model.cells import CenterCells
+from globular.passes.cpu import CpuShard
+from globular.passes.many.split import SplitShard
 from globular.seam.among import Probe
 from globular.seam.passes import Assign
 from reference import assign as hard

@@ -17,15 +17,15 @@ from globular.algorithms.kmeans.variational import VariationalOptions
 from globular.algorithms.mixtures.em import EMOptions, covariance_limits
 from globular.algorithms.mixtures.probing import LONGEST_WAIT, Schedule, SearchByProbing, find_members, start_probing
 from globular.algorithms.mixtures.variational import truncated_em
-from globular.backends.cpu import CpuShard
-from globular.backends.cpu import cells as in_cells
-from globular.backends.many.split import SplitShard
-from globular.backends.many.stream import StreamShard
 from globular.data.open import as_source
 from globular.errors import UnsupportedPassError
 from globular.model.covariances import FAMILIES
 from globular.model.gaussian import GaussianParameters, isotropic_mixture, m_step
 from globular.model.statistics import SoftStatistics
+from globular.passes.cpu import CpuShard
+from globular.passes.cpu import cells as in_cells
+from globular.passes.many.split import SplitShard
+from globular.passes.many.stream import StreamShard
 from globular.seam.among import Probe
 from globular.seam.answers import Answer, Truncated
 from globular.seam.mixture_passes import Expect

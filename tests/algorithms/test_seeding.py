@@ -25,10 +25,10 @@ from globular.algorithms.seeding.plus_plus import extend, plus_plus, plus_plus_o
 from globular.algorithms.seeding.random import spread
 from globular.algorithms.seeding.shares import apportion, hubness, reach
 from globular.algorithms.steps import result_of
-from globular.backends.cpu import CpuShard
-from globular.backends.many.split import SplitShard
-from globular.backends.many.stream import StreamShard
 from globular.data.open import as_source
+from globular.passes.cpu import CpuShard
+from globular.passes.many.split import SplitShard
+from globular.passes.many.stream import StreamShard
 from globular.seam.passes import AddSeeds
 from reference.seeds import pairwise
 

@@ -24,11 +24,11 @@ from globular.algorithms.kmeans.subspace import (
     enter_subspace,
     leave_subspace,
 )
-from globular.backends.cpu import CpuShard
-from globular.backends.many.split import SplitShard
-from globular.backends.many.stream import StreamShard
 from globular.data.open import as_source
 from globular.model.subspace import MARGIN, Subspace, informative_subspace, n_informative, orthonormal
+from globular.passes.cpu import CpuShard
+from globular.passes.many.split import SplitShard
+from globular.passes.many.stream import StreamShard
 from globular.seam.passes import Assign, PowerStep, Project, SumByLabel
 
 

@@ -17,9 +17,9 @@ from globular.algorithms.kmeans.coreset import draw_parts
 from globular.algorithms.kmeans.probing import ProbingOptions, probing_kmeans
 from globular.algorithms.kmeans.trials import TrialOptions, search_by_trials
 from globular.algorithms.steps import last_step, result_of
-from globular.backends.cpu import CpuShard
-from globular.backends.many.split import SplitShard
 from globular.model.history import ITERATIONS, PART, SWAPS
+from globular.passes.cpu import CpuShard
+from globular.passes.many.split import SplitShard
 from reference import assign as hard
 
 EXACTLY = ProbingOptions(n_probes=0, min_gain=1e-4)

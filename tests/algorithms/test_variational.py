@@ -21,13 +21,13 @@ from globular.algorithms.kmeans.variational import (
 from globular.algorithms.mixtures.em import EMOptions, covariance_limits, em, start_from_means
 from globular.algorithms.mixtures.variational import SearchByNeighborhoods, SoftModel, truncated_em, warm_up_mixture
 from globular.algorithms.steps import Step
-from globular.backends.cpu import CpuShard
-from globular.backends.many.split import SplitShard
-from globular.backends.many.stream import StreamShard
 from globular.data.open import as_source
 from globular.datasets import birch_grid
 from globular.model.gaussian import GaussianParameters, isotropic_mixture
 from globular.model.graph import Search, random_graph
+from globular.passes.cpu import CpuShard
+from globular.passes.many.split import SplitShard
+from globular.passes.many.stream import StreamShard
 from globular.seam.among import Neighbors
 from globular.seam.mixture_passes import Expect
 from globular.seam.passes import Assign, ScatterLabels

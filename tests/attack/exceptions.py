@@ -12,7 +12,7 @@ _REASONS = {
         jit.*
     """,
     "of the backend for cards, which `tests/gpu` try": """
-        backends.torch.*
+        passes.torch.*
     """,
     "what people look at and run": """
         cli.* report.* plotting.* datasets.* export.* callbacks.* data.columns.*
@@ -27,7 +27,7 @@ _REASONS = {
         estimators.memory.*
         algorithms.kmeans.nested_choices: FIXED_BYTES
         algorithms.kmeans.pipeline: FIXED_BYTES
-        backends.limits: NODES_PER_LEAF_SIZE
+        passes.limits: NODES_PER_LEAF_SIZE
         estimators.kmeans: CARD_BYTES_PER_PROBE
     """,
     "whether time is left, which tests of `max_time` try": """
@@ -36,7 +36,7 @@ _REASONS = {
         estimators.running: GRACE SAME_PRESS_SECONDS
     """,
     "workers that come late, die or are full, which `tests/estimators/test_dask.py` kills": """
-        backends.dask.*
+        passes.dask.*
         estimators.distributed: _SMALL_MODEL
     """,
     "where input is refused, which `test_bad_input.py`, `test_io.py` and `test_persistence.py` try": """
@@ -51,9 +51,9 @@ _REASONS = {
     """,
     "rounding, overflow and underflow, which tests of tiny, huge and far rows and weights try": """
         algorithms.calibration: ROUNDED
-        backends.cpu.expect.blocks: ABSENT
-        backends.cpu.expect.remembered: MARGIN
-        backends.cpu.expect.rows_of: SMALLEST_SHARE
+        passes.cpu.expect.blocks: ABSENT
+        passes.cpu.expect.remembered: MARGIN
+        passes.cpu.expect.rows_of: SMALLEST_SHARE
         estimators.weights: ORDINARY
         model.covariances.family: REG_COVAR RELATIVE_FLOOR LEAST_VARIANCE _ROUNDED
         model.covariances.families: _MOST_LIFTS
@@ -73,7 +73,7 @@ _REASONS = {
         algorithms.kmeans.balance: ROWS_AT_ONCE
         algorithms.mixtures.missing: NUMBERS_PER_BLOCK
         algorithms.ward: NUMBERS_AT_ONCE
-        backends.cpu.nearest: SPARE
+        passes.cpu.nearest: SPARE
         model.centers: SAMPLED
     """,
     "what a parameter is where it is not given": """
@@ -133,8 +133,8 @@ _REASONS = {
         algorithms.seeding.hierarchical: UPPER_STEPS LAST_STEPS
         algorithms.seeding.named: NEIGHBORS
         algorithms.ward: SOON
-        backends.limits: NOMINEES
-        backends.tree.growth: SAMPLED
+        passes.limits: NOMINEES
+        passes.tree.growth: SAMPLED
         estimators.nested_mixture: PARTS
         estimators.variational_kmeans: SWAPS_GAIN
         model.cells: VISITS_ABOVE SMALL_CELLS

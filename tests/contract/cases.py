@@ -10,9 +10,6 @@ from typing import Any
 import numpy as np
 from scipy.special import logsumexp
 
-from globular.backends.cpu import CpuShard
-from globular.backends.host import HostShard
-from globular.backends.limits import NOMINEES
 from globular.model.cells import CenterCells
 from globular.model.chunks import Chunks
 from globular.model.coordinates import Coordinates
@@ -30,6 +27,9 @@ from globular.model.statistics import ColumnMoments, PairStatistics
 from globular.model.subspace import Subspace
 from globular.model.wishart import KINDS as WISHART
 from globular.model.wishart import GaussianPrior
+from globular.passes.cpu import CpuShard
+from globular.passes.host import HostShard
+from globular.passes.limits import NOMINEES
 from globular.seam.among import Down, Neighbors, Probe, Remembered
 from globular.seam.answers import NEAREST, Answer, Blurred, Centers, LowRank, Nearest, Own, Truncated
 from reference import assign as hard

@@ -6,13 +6,13 @@ from typing import Any
 
 import numpy as np
 
-from globular.backends.blocks import BlockShard
 from globular.model import statistics
 from globular.model.chunks import Chunks, Claims
 from globular.model.dirichlet import InfiniteMixture
 from globular.model.exponential import ExponentialMixture, Surveyed
 from globular.model.low_rank import LowRankParameters
 from globular.model.nested import NestedStatistics
+from globular.passes.blocks import BlockShard
 from globular.seam import answers, mixture_passes, passes
 from globular.seam.among import Down, Neighbors, Probe
 from reference import assign as hard

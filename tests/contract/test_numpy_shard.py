@@ -23,7 +23,7 @@ from globular import (
     VariationalKMeans,
     VonMisesFisherMixture,
 )  # fmt: skip
-from globular.backends.cpu import CpuShard
+from globular.passes.cpu import CpuShard
 from makers import blobs, weights_for
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
@@ -58,7 +58,7 @@ def fitted(make: Callable[[], Any], shard: type, weighted: bool, monkeypatch: py
     rows = COUNTS if isinstance(make(), InfiniteMultinomialMixture | PoissonMixture) else ROWS
     rows = ROWS > 0 if isinstance(make(), BernoulliMixture) else rows
     with monkeypatch.context() as patch:
-        patch.setattr("globular.backends.registry.CpuShard", shard)
+        patch.setattr("globular.passes.registry.CpuShard", shard)
         model = make().fit(rows, sample_weight=weights_for(len(rows)) if weighted else None)
         said = [
             np.asarray(getattr(model, name)(rows))

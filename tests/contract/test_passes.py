@@ -14,11 +14,11 @@ import numpy as np
 import pytest
 from cases import CASES, C, Case, N, Problem, State, alike, hosts
 
-from globular.backends.cpu import CpuShard
-from globular.backends.cpu.expect.remembered import Kept
-from globular.backends.many.split import SplitShard
-from globular.backends.many.stream import StreamShard
 from globular.data.open import as_source
+from globular.passes.cpu import CpuShard
+from globular.passes.cpu.expect.remembered import Kept
+from globular.passes.many.split import SplitShard
+from globular.passes.many.stream import StreamShard
 from globular.seam import answers, mixture_passes, passes, tree_passes
 from globular.seam.among import HardAmong, SoftAmong
 from globular.seam.mixture_passes import Expect
@@ -50,8 +50,8 @@ def split(p: Problem) -> SplitShard:
 def on_dask(p: Problem, client: Any) -> Any:
     import dask.array as da
 
-    from globular.backends.dask import DaskShard
-    from globular.backends.dask.partitions import collection_partitions
+    from globular.passes.dask import DaskShard
+    from globular.passes.dask.partitions import collection_partitions
 
     sizes = tuple(b - a for a, b in pairwise(CUTS))
     rows = da.from_array(p.matrix, chunks=(sizes, 3), asarray=False)

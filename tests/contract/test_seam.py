@@ -10,18 +10,18 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from globular.backends.blocks import BlockShard
-from globular.backends.cpu import CpuShard
-from globular.backends.dask.log import Log
-from globular.backends.dask.messages import Work
-from globular.backends.many.split import SplitShard
-from globular.backends.many.stream import StreamShard
 from globular.data.sources import ArraySource
 from globular.errors import UnsupportedPassError
 from globular.model.columns import ColumnMeans
 from globular.model.covariances import FAMILIES
 from globular.model.gaussian import GaussianParameters
 from globular.model.nested import NestedStatistics
+from globular.passes.blocks import BlockShard
+from globular.passes.cpu import CpuShard
+from globular.passes.dask.log import Log
+from globular.passes.dask.messages import Work
+from globular.passes.many.split import SplitShard
+from globular.passes.many.stream import StreamShard
 from globular.seam.among import Down, HardAmong, Need, Remembered, SoftAmong
 from globular.seam.mixture_passes import Expect
 from globular.seam.passes import AddSeeds, Assign, Change, Moments, Project, Relabel, SumByLabel
@@ -112,7 +112,7 @@ class Elsewhere(BlockShard):
 
 
 def test_a_backend_that_takes_rows_has_all_passes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("globular.backends.blocks.PART_BYTES", 8 * 3 * 25)
+    monkeypatch.setattr("globular.passes.blocks.PART_BYTES", 8 * 3 * 25)
     rows = blobs(90, D=3)
     here, elsewhere = CpuShard(rows), Elsewhere(rows)
     one, other = here.run(Assign(rows[:7])), elsewhere.run(Assign(rows[:7]))
@@ -167,4 +167,4 @@ def test_rows_that_stay_in_their_cells_need_what_was_there() -> None:
 def test_oracles_are_plain_numpy() -> None:
     for path in (Path(__file__).parents[1] / "reference").glob("*.py"):
         imported = re.findall(r"^(?:from|import) ([\w.]+)", path.read_text(encoding="utf-8"), re.MULTILINE)
-        assert not [name for name in imported if re.match(r"numba|sklearn|globular\.(kernels|backends)", name)], path
+        assert not [name for name in imported if re.match(r"numba|sklearn|globular\.(kernels|passes)", name)], path

@@ -12,12 +12,12 @@ import pytest
 from scipy import sparse
 
 from globular.algorithms.kmeans.lloyd import KMeansOptions, lloyd
-from globular.backends.cpu import CpuShard, products, sums
-from globular.backends.many.split import SplitShard
-from globular.backends.many.stream import StreamShard
 from globular.data.open import as_source
 from globular.errors import DataError, UnsupportedPassError
 from globular.model.gaussian import isotropic_mixture
+from globular.passes.cpu import CpuShard, products, sums
+from globular.passes.many.split import SplitShard
+from globular.passes.many.stream import StreamShard
 from globular.seam.among import Remembered
 from globular.seam.mixture_passes import Expect, RowsOf
 from globular.seam.passes import Assign, Farthest, Pass

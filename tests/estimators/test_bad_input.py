@@ -23,13 +23,13 @@ from globular import (
     coresets,
     datasets,
 )
-from globular.backends.dask.partitions import rows_from_chunk
 from globular.data.open import as_source
 from globular.data.sparse_rows import checked_csr
 from globular.errors import DataError, MemoryBudgetError
 from globular.estimators import inputs, validation
 from globular.export import centers_from
 from globular.io import open_source
+from globular.passes.dask.partitions import rows_from_chunk
 from globular.seeding import kmeans_plus_plus
 from globular.selection import select
 from makers import blobs

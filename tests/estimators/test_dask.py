@@ -35,13 +35,13 @@ from globular import (
 from globular.algorithms import seeding as methods
 from globular.algorithms.kmeans.lloyd import KMeansOptions, lloyd
 from globular.algorithms.steps import result_of
-from globular.backends.cpu import CpuShard
-from globular.backends.many.split import SplitShard
 from globular.callbacks import Checkpoint
 from globular.errors import DataError
 from globular.model.covariances import COLUMNS
 from globular.model.gaussian import isotropic_mixture
 from globular.model.statistics import PairStatistics
+from globular.passes.cpu import CpuShard
+from globular.passes.many.split import SplitShard
 from globular.seam.among import All, Neighbors, Probe, Remembered
 from globular.seam.mixture_passes import Expect
 from globular.seam.passes import AddSeeds, Assign, Effect, Pass, ScatterLabels
@@ -54,13 +54,13 @@ pytest.importorskip("distributed", reason='needs Dask: pip install "globular[das
 import dask.array as da
 from distributed import Client, LocalCluster, wait
 
-from globular.backends.dask import DaskShard
-from globular.backends.dask import cluster as cluster_module
-from globular.backends.dask import crew as crew_module
-from globular.backends.dask import log as log_module
-from globular.backends.dask import shard as dask_shard
-from globular.backends.dask.messages import pack, unpack
-from globular.backends.dask.partitions import collection_partitions
+from globular.passes.dask import DaskShard
+from globular.passes.dask import cluster as cluster_module
+from globular.passes.dask import crew as crew_module
+from globular.passes.dask import log as log_module
+from globular.passes.dask import shard as dask_shard
+from globular.passes.dask.messages import pack, unpack
+from globular.passes.dask.partitions import collection_partitions
 
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
 
@@ -509,7 +509,7 @@ def test_workers_that_only_the_scheduler_reaches(client: Client, monkeypatch: py
 
 
 def test_workers_forget_what_is_no_longer_needed(client: Client) -> None:
-    from globular.backends.dask import workers
+    from globular.passes.dask import workers
 
     def hosts() -> set[Any]:
         return set().union(*client.run(lambda: set(workers._HOSTS)).values())

@@ -18,10 +18,10 @@ from sklearn.utils.estimator_checks import (
 import globular
 from globular import BernoulliMixture, PoissonMixture, VonMisesFisherMixture
 from globular.algorithms.mixtures import exponential
-from globular.backends.cpu import CpuShard
-from globular.backends.many.split import SplitShard
 from globular.estimators import inputs
 from globular.model.exponential import Bernoulli, Directions, Poisson
+from globular.passes.cpu import CpuShard
+from globular.passes.many.split import SplitShard
 from globular.seam.mixture_passes import Survey
 from reference import linear
 

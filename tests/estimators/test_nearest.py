@@ -10,7 +10,7 @@ import pytest
 from scipy import sparse
 
 import globular
-from globular.backends.cpu.nearest import GROUP, lowest_by_groups
+from globular.passes.cpu.nearest import GROUP, lowest_by_groups
 
 X = np.random.default_rng(0).normal(size=(700, 5)) + 3.0
 MODELS = {

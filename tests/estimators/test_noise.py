@@ -14,13 +14,13 @@ import globular
 from globular import GaussianMixture
 from globular.algorithms.mixtures.em import EMOptions, covariance_limits, e_step, em
 from globular.algorithms.mixtures.noise import dense_rows, with_noise
-from globular.backends.cpu import CpuShard
-from globular.backends.many.split import SplitShard
 from globular.export import to_onnx
 from globular.model.covariances import FAMILIES
 from globular.model.gaussian import entropy_of, isotropic_mixture, m_step
 from globular.model.noise import Noise
 from globular.model.statistics import F64, I64
+from globular.passes.cpu import CpuShard
+from globular.passes.many.split import SplitShard
 from globular.seam.mixture_passes import Expect
 from globular.seam.passes import Extremes
 from makers import blobs, weights_for

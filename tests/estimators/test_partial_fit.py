@@ -14,8 +14,8 @@ from globular.algorithms.mixtures import probing
 from globular.algorithms.mixtures import stepwise as algorithm
 from globular.algorithms.mixtures.em import EMOptions
 from globular.algorithms.mixtures.stepwise import Learned, one_batch
-from globular.backends.cpu import CpuShard
 from globular.datasets import separated_mixture
+from globular.passes.cpu import CpuShard
 from reference import expect as soft
 from reference import stepwise
 

@@ -18,12 +18,12 @@ import globular
 from globular import GaussianMixture, KMeans, NestedMiniBatchKMeans, VariationalGaussianMixture, VariationalKMeans
 from globular.algorithms.kmeans.pipeline import PipelineOptions, kmeans
 from globular.algorithms.seeding.named import draw_seeds
-from globular.backends.cpu import CpuShard
 from globular.callbacks import Checkpoint
 from globular.estimators import running
 from globular.estimators.running import Fit
 from globular.jit import kernel
 from globular.model.history import Clock, Record
+from globular.passes.cpu import CpuShard
 from reference import assign as hard
 
 C = 20

@@ -10,8 +10,8 @@ import pytest
 
 torch = pytest.importorskip("torch", reason='needs torch: pip install "globular[gpu]"')
 
-from globular.backends.torch import card  # noqa: E402
-from globular.backends.torch.arrays import DeviceArray  # noqa: E402
+from globular.passes.torch import card  # noqa: E402
+from globular.passes.torch.arrays import DeviceArray  # noqa: E402
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 A = np.random.default_rng(0).normal(size=(6, 4))

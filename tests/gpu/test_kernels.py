@@ -10,11 +10,11 @@ import pytest
 torch = pytest.importorskip("torch", reason='needs torch: pip install "globular[gpu]"')
 pytest.importorskip("triton", reason='needs triton: pip install "globular[gpu]"')
 
-from globular.backends.torch import TorchShard, launch, plain  # noqa: E402
-from globular.backends.torch.card import kernels_are_interpreted  # noqa: E402
-from globular.backends.torch.grouping import group  # noqa: E402
-from globular.backends.torch.products import Aim  # noqa: E402
 from globular.model.cells import CenterCells  # noqa: E402
+from globular.passes.torch import TorchShard, launch, plain  # noqa: E402
+from globular.passes.torch.card import kernels_are_interpreted  # noqa: E402
+from globular.passes.torch.grouping import group  # noqa: E402
+from globular.passes.torch.products import Aim  # noqa: E402
 from globular.seam.among import Probe  # noqa: E402
 from globular.seam.passes import Assign, RoughCells  # noqa: E402
 

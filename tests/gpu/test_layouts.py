@@ -18,10 +18,10 @@ from globular import KMeans  # noqa: E402
 from globular.algorithms.kmeans.lloyd import KMeansOptions, lloyd  # noqa: E402
 from globular.algorithms.kmeans.pipeline import PipelineOptions, kmeans  # noqa: E402
 from globular.algorithms.seeding.named import draw_seeds  # noqa: E402
-from globular.backends.cpu import CpuShard  # noqa: E402
-from globular.backends.many.split import SplitShard  # noqa: E402
-from globular.backends.torch import StreamedShard, TorchShard, opening, streaming  # noqa: E402
 from globular.errors import DataError, MemoryBudgetError  # noqa: E402
+from globular.passes.cpu import CpuShard  # noqa: E402
+from globular.passes.many.split import SplitShard  # noqa: E402
+from globular.passes.torch import StreamedShard, TorchShard, opening, streaming  # noqa: E402
 from globular.seam.passes import Assign, Moments  # noqa: E402
 from globular.seam.shard import lies_on_a_card  # noqa: E402
 from makers import blobs, weights_for  # noqa: E402

@@ -10,9 +10,9 @@ import pytest
 torch = pytest.importorskip("torch", reason='needs torch: pip install "globular[gpu]"')
 pytest.importorskip("triton", reason='needs triton: pip install "globular[gpu]"')
 
-from globular.backends.torch import launch, plain  # noqa: E402
-from globular.backends.torch.card import kernels_are_interpreted  # noqa: E402
-from globular.backends.torch.grouping import group  # noqa: E402
+from globular.passes.torch import launch, plain  # noqa: E402
+from globular.passes.torch.card import kernels_are_interpreted  # noqa: E402
+from globular.passes.torch.grouping import group  # noqa: E402
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 pytestmark = pytest.mark.skipif(

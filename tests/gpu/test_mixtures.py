@@ -19,7 +19,7 @@ from makers import blobs, weights_for
 from reference import expect as oracle
 
 torch = pytest.importorskip("torch", reason='needs torch: pip install "globular[gpu]"')
-from globular.backends.torch import TorchShard, expect  # noqa: E402
+from globular.passes.torch import TorchShard, expect  # noqa: E402
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 ON_TORCH = "cuda" if torch.cuda.is_available() else "torch-cpu"

@@ -14,8 +14,8 @@ torch = pytest.importorskip("torch", reason='needs torch: pip install "globular[
 sys.path.insert(0, str(Path(__file__).parents[1] / "contract"))
 from cases import CASES, Case, Problem, State  # noqa: E402
 
-from globular.backends.torch import TorchShard  # noqa: E402
 from globular.errors import UnsupportedPassError  # noqa: E402
+from globular.passes.torch import TorchShard  # noqa: E402
 from globular.seam.passes import CellSeeds  # noqa: E402
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"

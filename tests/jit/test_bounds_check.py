@@ -14,7 +14,7 @@ import pytest
 
 SMALL = """
 import numpy as np
-from globular.backends.cpu import CpuShard, products, sums
+from globular.passes.cpu import CpuShard, products, sums
 from globular.seam.passes import Assign, Farthest
 random = np.random.default_rng(0)
 products.SCORES_PER_BLOCK, sums.ROWS_PER_RUN = 64, 40
@@ -52,8 +52,8 @@ import warnings
 import numpy as np
 from scipy import sparse
 from globular import NestedMiniBatchKMeans
-from globular.backends.cpu import center_scores
-from globular.backends.cpu.assign import votes
+from globular.passes.cpu import center_scores
+from globular.passes.cpu.assign import votes
 random = np.random.default_rng(0)
 center_scores.ROWS_PER_PRODUCT = 50
 votes.ROWS_PER_SPAN = 30
@@ -71,7 +71,7 @@ print("checked")
 
 CHUNKY = """
 import numpy as np
-from globular.backends.cpu import CpuShard
+from globular.passes.cpu import CpuShard
 from globular.model.covariances import FAMILIES
 from globular.model.gaussian import isotropic_mixture
 from globular.model.graph import random_graph

@@ -9,13 +9,13 @@ import pytest
 from numpy.typing import NDArray
 from scipy import sparse
 
-from globular.backends.cpu import CpuShard, cells
-from globular.backends.cpu import rows as in_memory
-from globular.backends.cpu.products import THIN
 from globular.kernels.grouped import count_labels
 from globular.model import groups
 from globular.model.cells import CellLevel, CellTree, CenterCells
 from globular.model.groups import SORTED_ALONE, group_by
+from globular.passes.cpu import CpuShard, cells
+from globular.passes.cpu import rows as in_memory
+from globular.passes.cpu.products import THIN
 from globular.seam.among import Down, Probe
 from globular.seam.passes import Assign
 from reference import assign as hard

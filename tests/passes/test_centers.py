@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from globular.backends.cpu import CpuShard, sums, swaps
-from globular.backends.cpu.products import prepared
 from globular.model import centers
+from globular.passes.cpu import CpuShard, sums, swaps
+from globular.passes.cpu.products import prepared
 from globular.seam.passes import Halve
 from makers import blobs, in_form, weights_for
 from reference import assign as reference

@@ -9,11 +9,6 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from scipy import sparse
 
-from globular.backends.cpu import CpuShard
-from globular.backends.cpu.expect import blocks as chunk_blocks
-from globular.backends.many.split import SplitShard
-from globular.backends.many.stream import StreamShard
-from globular.backends.tree import expect
 from globular.data.open import as_source
 from globular.errors import UnsupportedPassError
 from globular.model.chunks import Within
@@ -21,6 +16,11 @@ from globular.model.covariances import COLUMNS, FAMILIES, NORM, OUTER, Covarianc
 from globular.model.gaussian import GaussianParameters, isotropic_mixture, m_step
 from globular.model.graph import Search, random_graph
 from globular.model.statistics import F64, SoftStatistics
+from globular.passes.cpu import CpuShard
+from globular.passes.cpu.expect import blocks as chunk_blocks
+from globular.passes.many.split import SplitShard
+from globular.passes.many.stream import StreamShard
+from globular.passes.tree import expect
 from globular.seam.among import Neighbors
 from globular.seam.mixture_passes import Expect
 from globular.seam.shard import Shard

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from globular.backends.cpu import CpuShard
-from globular.backends.host import RUN
-from globular.backends.many.split import SplitShard
 from globular.model.cells import CellLevel, CellTree
+from globular.passes.cpu import CpuShard
+from globular.passes.host import RUN
+from globular.passes.many.split import SplitShard
 from globular.seam.among import Down
 from globular.seam.passes import AddSeeds, Assign, CellNeighbors, CellSeeds, Total, TrySeeds
 from reference import seeds as reference

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from globular.backends import host
-from globular.backends.cpu import CpuShard
 from globular.model.few_rows import accepted_proposals, ends_of_chains, matched_swaps
+from globular.passes import host
+from globular.passes.cpu import CpuShard
 from globular.seam.passes import Relabel, Total
 from reference import draws as reference
 from reference.seeds import locate

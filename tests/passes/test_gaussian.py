@@ -11,13 +11,13 @@ from scipy.stats import multivariate_normal
 from sklearn.mixture import GaussianMixture as SklearnMixture
 
 import globular
-from globular.backends.cpu.expect.blocks import ChunkBlocks
 from globular.estimators.mixture_starts import GivenStart
 from globular.kernels.cholesky import invert_factors
 from globular.kernels.joint import load_features
 from globular.model.chunks import Chunks
 from globular.model.covariances import FAMILIES, CovarianceLimits, one_for_all
 from globular.model.gaussian import GaussianParameters, isotropic_mixture, m_step
+from globular.passes.cpu.expect.blocks import ChunkBlocks
 from reference import expect as reference
 
 TYPES = sorted(FAMILIES)

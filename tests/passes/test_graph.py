@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from globular.algorithms.kmeans.cells import LARGEST_CELL, _halved, draw_cells, graph_by_cells, label_by_cells
-from globular.backends.cpu import CpuShard
-from globular.backends.cpu.assign import down as routed
 from globular.model.graph import Graph, estimated_graph, introduce, random_graph
 from globular.model.statistics import PairStatistics
+from globular.passes.cpu import CpuShard
+from globular.passes.cpu.assign import down as routed
 from globular.seam.passes import CellNeighbors
 from makers import Rows, blobs
 from reference import assign as hard

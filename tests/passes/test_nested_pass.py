@@ -12,17 +12,17 @@ from hypothesis import strategies as st
 from scipy import sparse
 
 from globular import threads
-from globular.backends.cpu import CpuShard, center_scores
-from globular.backends.cpu.assign import batch as cpu_batch
-from globular.backends.cpu.assign import votes as cpu_votes
-from globular.backends.many.split import SplitShard
-from globular.backends.many.stream import StreamShard
 from globular.data.sources import ArraySource
 from globular.kernels.sums import cut_runs
 from globular.model.cells import CenterCells
 from globular.model.groups import CenterGroups
 from globular.model.nested import Batch, Bounds, Candidates, NestedSearch
 from globular.model.votes import Votes
+from globular.passes.cpu import CpuShard, center_scores
+from globular.passes.cpu.assign import batch as cpu_batch
+from globular.passes.cpu.assign import votes as cpu_votes
+from globular.passes.many.split import SplitShard
+from globular.passes.many.stream import StreamShard
 from globular.seam.passes import Assign, AssignBatch
 from makers import SHARD_FORMS, Rows, blobs, in_form, weights_for
 from reference import assign as reference

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import sparse
 
-from globular.backends.cpu import CpuShard, settled
-from globular.backends.cpu.assign import all as exact
 from globular.kernels.nominate import CENTER_CHUNK
+from globular.passes.cpu import CpuShard, settled
+from globular.passes.cpu.assign import all as exact
 from globular.seam.passes import Assign, Relabel, ScatterLabels
 from globular.threads import how_many
 from makers import SHARD_FORMS, Rows, blobs, in_form, lattice, weights_for

@@ -12,12 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from globular.backends.many.split import TreeSum, tree_total
-from globular.backends.many.stream import StreamShard
 from globular.data.open import as_source
 from globular.data.some_rows import ChosenRows, RowRange
 from globular.errors import DataError
 from globular.model.nested import Batch, NestedSearch
+from globular.passes.many.split import TreeSum, tree_total
+from globular.passes.many.stream import StreamShard
 from globular.seam.passes import Assign, AssignBatch, ScatterLabels
 from makers import blobs
 

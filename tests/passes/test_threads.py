@@ -17,8 +17,8 @@ from threadpoolctl import threadpool_info
 
 from ctrl_c import CtrlC
 from globular import threads
-from globular.backends.cpu import CpuShard
 from globular.jit import kernel, new_queue, take_number
+from globular.passes.cpu import CpuShard
 from globular.seam.passes import Assign
 from globular.threads import (
     default_threads,

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from globular.backends.cpu.rows import read_only
-from globular.backends.cpu.settled import aligned_zeros
 from globular.jit import kernel
 from globular.jit.target import CACHE_LINE
 from globular.jit.tiles import FOLD_COST, ROWS, Tile, line_tile, lowest_of_rows, lowest_of_scores, tile_for, tiles
+from globular.passes.cpu.rows import read_only
+from globular.passes.cpu.settled import aligned_zeros
 
 TILES = [(np.dtype(name), tile) for name in ("float32", "float64") for tile in tiles(np.dtype(name).itemsize)]
 

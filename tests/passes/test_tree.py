@@ -11,16 +11,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from globular.backends.cpu import CpuShard
-from globular.backends.limits import tree_bytes
-from globular.backends.many.split import SplitShard
-from globular.backends.many.stream import StreamShard
-from globular.backends.tree.frontier import Frontier
-from globular.backends.tree.partition import PartitionTree
 from globular.data.open import as_source
 from globular.model.chunks import Chunks
 from globular.model.covariances import COLUMNS, NORM, OUTER, ScatterKind
 from globular.model.statistics import F64
+from globular.passes.cpu import CpuShard
+from globular.passes.limits import tree_bytes
+from globular.passes.many.split import SplitShard
+from globular.passes.many.stream import StreamShard
+from globular.passes.tree.frontier import Frontier
+from globular.passes.tree.partition import PartitionTree
 from globular.seam.tree_passes import Plant, TakeCells
 from makers import blobs, lattice, weights_for
 from reference.expect import scatter_of

@@ -11,16 +11,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from globular import threads
-from globular.backends.cpu import CpuShard, grouped, sums
-from globular.backends.cpu.assign import neighbors as truncated
-from globular.backends.many.split import SplitShard
-from globular.backends.many.stream import StreamShard
 from globular.data.open import as_source
 from globular.errors import UnsupportedPassError
 from globular.model import centers
 from globular.model.gaussian import GaussianParameters
 from globular.model.graph import Graph, Search, random_graph
 from globular.model.statistics import PairStatistics, SoftStatistics
+from globular.passes.cpu import CpuShard, grouped, sums
+from globular.passes.cpu.assign import neighbors as truncated
+from globular.passes.many.split import SplitShard
+from globular.passes.many.stream import StreamShard
 from globular.seam.among import Neighbors
 from globular.seam.answers import Answer, Truncated
 from globular.seam.mixture_passes import Expect

@@ -568,7 +568,7 @@ def test_ctrl_c_while_rows_are_regrouped_leaves_labels_and_inertia_that_agree(
             raise KeyboardInterrupt
         work()
 
-    monkeypatch.setattr("globular.backends.cpu.grouped.share_kernel", interrupted)
+    monkeypatch.setattr("globular.passes.cpu.grouped.share_kernel", interrupted)
     model = globular.VariationalKMeans(20, n_candidates=1, tol=0, random_state=0)
     with pytest.warns(FitInterruptedWarning):
         model.fit(X_CTRL_C)
@@ -594,7 +594,7 @@ def test_ctrl_c_in_the_middle_of_any_pass_leaves_a_whole_model(model: Any, monke
 
     for function in (threads.run_all, threads.on_all_threads, share_kernel):
         for name, module in list(sys.modules.items()):
-            if name.startswith("globular.backends") and getattr(module, function.__name__, None) is function:
+            if name.startswith("globular.passes") and getattr(module, function.__name__, None) is function:
                 monkeypatch.setattr(module, function.__name__, counting(function))
     for moment in (*range(0, 60, 7), 100, 200):
         n_passes, press_at = 0, {moment, moment + 1 + moment % 5}

@@ -9,8 +9,8 @@ import pytest
 
 from experiments.verbeek2003 import figure1, figure2, fits, printed, speed
 from globular.algorithms.mixtures.em import EMOptions, covariance_limits
-from globular.backends.cpu import CpuShard
 from globular.errors import DataError
+from globular.passes.cpu import CpuShard
 
 
 def test_figure_1(tmp_path: Path) -> None:

@@ -56,7 +56,7 @@ def test_error_and_likelihood_of_any_model_are_nearly_unbiased(kind: Any, weight
 @pytest.mark.parametrize("kind", KINDS)
 def test_groups_weigh_what_they_do_among_all_rows_and_have_their_means(kind: Any) -> None:
     from globular.algorithms import calibration
-    from globular.backends.cpu import CpuShard
+    from globular.passes.cpu import CpuShard
 
     X, random = rows_of(20_000), np.random.default_rng(0)
     w = random.gamma(2.0, size=len(X))
@@ -192,7 +192,7 @@ def test_the_cosine_counts_directions() -> None:
 def test_chances_are_those_of_the_formula() -> None:
     """A row's weight is its own divided by the expected number of draws, for the groups of the seeds."""
     from globular.algorithms.mixtures.coreset import draw_rows_of_groups
-    from globular.backends.cpu import CpuShard
+    from globular.passes.cpu import CpuShard
     from globular.seam.passes import AddSeeds
 
     X, random = rows_of(2000), np.random.default_rng(0)

@@ -16,8 +16,8 @@ from sklearn.metrics import silhouette_score
 import globular
 from globular.algorithms.kmeans.path import GrowingOptions, grow
 from globular.algorithms.mixtures.path import PathOptions, _Walk
-from globular.backends.cpu import CpuShard
 from globular.datasets import birch_grid, separated_mixture
+from globular.passes.cpu import CpuShard
 from globular.selection import Score, Selection, elbow, select, silhouette
 from tests.makers import blobs, weights_for
 

@@ -109,7 +109,7 @@ def test_doctests_of_the_package_run(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.chdir(tmp_path)
     n_examples = 0
     for module in pkgutil.walk_packages(globular.__path__, "globular."):
-        needs_torch = module.name.startswith("globular.backends.torch") and find_spec("torch") is None
+        needs_torch = module.name.startswith("globular.passes.torch") and find_spec("torch") is None
         if module.name != "globular.__main__" and not needs_torch:
             result = doctest.testmod(importlib.import_module(module.name))
             assert not result.failed, module.name

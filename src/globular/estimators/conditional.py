@@ -11,7 +11,6 @@ import numpy as np
 from sklearn.utils.validation import check_array, check_is_fitted
 
 from globular.algorithms.mixtures.missing import NUMBERS_PER_BLOCK, IncompleteRows
-from globular.backends.registry import shard_over
 from globular.estimators.distributed import lazily
 from globular.estimators.inputs import open_incomplete
 from globular.estimators.memory import check_allocation
@@ -23,6 +22,7 @@ from globular.model.covariances import FAMILIES
 from globular.model.gaussian import GaussianParameters, entropy_of
 from globular.model.history import History
 from globular.model.statistics import F64, I64
+from globular.passes.registry import shard_over
 from globular.seam.mixture_passes import Expect
 from globular.seam.shard import answer
 from globular.threads import resolve_threads

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from globular.backends.registry import beside
 from globular.errors import DeviceError
 from globular.estimators.parameters import DEVICE
+from globular.passes.registry import beside
 
 logger = logging.getLogger("globular")
 

@@ -10,7 +10,6 @@ from sklearn.utils.validation import check_is_fitted
 
 from globular.algorithms.infinite.clusters import clusters_of
 from globular.algorithms.infinite.infinite import Mixture
-from globular.backends.registry import shard_over
 from globular.estimators.conditional import ConditionalMixture
 from globular.estimators.fitted import checked_floats
 from globular.estimators.infinite_base import InfiniteEstimator
@@ -23,6 +22,7 @@ from globular.model.dirichlet import InfiniteMixture
 from globular.model.gaussian import GaussianParameters
 from globular.model.statistics import F64, I64
 from globular.model.wishart import KINDS, GaussianPosterior, GaussianPrior
+from globular.passes.registry import shard_over
 from globular.seam.shard import answer
 from globular.threads import resolve_threads
 

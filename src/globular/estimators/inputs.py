@@ -21,8 +21,6 @@ from sklearn.utils.validation import check_is_fitted
 
 from globular import machine
 from globular.algorithms.mixtures.missing import IncompleteRows
-from globular.backends.dask.shard import are_on_workers, open_on_workers
-from globular.backends.registry import check_card_memory, rows_on_card, shard_on_card, shard_over
 from globular.data.blocks import Source, working_dtype
 from globular.data.columns import reading
 from globular.data.frames import counting_column
@@ -35,6 +33,8 @@ from globular.estimators.running import warn_user
 from globular.estimators.validation import check_weights, has_columns_of, validated
 from globular.estimators.weights import ORDINARY, LeftOut, Weights
 from globular.model.statistics import F64
+from globular.passes.dask.shard import are_on_workers, open_on_workers
+from globular.passes.registry import check_card_memory, rows_on_card, shard_on_card, shard_over
 from globular.seam.passes import Labels
 from globular.seam.shard import Shard
 from globular.threads import resolve_threads

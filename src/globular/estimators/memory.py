@@ -9,9 +9,9 @@ from __future__ import annotations
 import logging
 import math
 
-from globular.backends.limits import COSTS_AT_ONCE, HASH_SIZE, NOMINEES, SORT_UP_TO, tree_bytes
 from globular.machine import check_fits
 from globular.model.covariances import FAMILIES, ScatterKind
+from globular.passes.limits import COSTS_AT_ONCE, HASH_SIZE, NOMINEES, SORT_UP_TO, tree_bytes
 
 logger = logging.getLogger("globular")
 

@@ -108,7 +108,7 @@ class _Library:
 
 def name_of(function: Callable[..., Any]) -> str:
     """What the index calls a kernel."""
-    return f"{function.__module__.removeprefix('globular.kernels.')}.{function.__qualname__}"
+    return f"{function.__module__.removeprefix('globular.')}.{function.__qualname__}"
 
 
 def find(kernel: Any) -> Callable[..., Any] | None:

@@ -1,6 +1,6 @@
 """Types of a kernel's arguments as text, for the list of kernels that are built ahead (`manifest.txt`):
 
-    seeds.seed_cells i8:1C f4:2C! f8:1C i8:1C
+    kernels.seeds.seed_cells i8:1C f4:2C! f8:1C i8:1C
 
 A type is a letter and bytes, for arrays with dimensions, layout and "!" if they are read-only; tuples are "(…)", named
 ones have their name in front. The library knows types without names and "!": to machine code they are the same.
@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from importlib import import_module
 from typing import Any
 
-PACKAGE = "globular.kernels"
+PACKAGE = "globular"
 _NAMES = {
     "f4": "float32", "f8": "float64", "i1": "int8", "i2": "int16", "i4": "int32", "i8": "int64", "u1": "uint8",
     "u2": "uint16", "u4": "uint32", "u8": "uint64", "b1": "boolean",

@@ -18,7 +18,10 @@ DOOR = "globular.jit"
 COMPILERS = (f"{DOOR}.linked", f"{DOOR}.stock")
 OUTSIDE = {f"{DOOR}.{name}" for name in ("addresses", "functions", "sharing", "target")}
 """What instructions import and no machine code depends on; the width of vectors is that of a level."""
-_IMPORTS = re.compile(rb"^from (globular\.(?:kernels|jit)(?:\.\w+)*) import ([\w, ()]+)", re.MULTILINE)
+_IMPORTS = re.compile(
+    rb"^from (globular\.(?:kernels|jit|passes\.cpu)(?:\.\w+)*) import (\([^)]*\)|[^\n]+)", re.MULTILINE
+)
+_HAS_KERNELS = re.compile(rb"^from globular\.jit\b", re.MULTILINE)
 
 
 @functools.cache
@@ -42,7 +45,13 @@ def _imported(module: str) -> frozenset[str]:
     for package, names in _IMPORTS.findall(_source(module) or b""):
         found.add(package.decode())
         found.update(f"{package.decode()}.{name}" for name in re.findall(r"\w+", names.decode()))
-    return frozenset(name for name in found - OUTSIDE if _source(name) is not None)
+    return frozenset(name for name in found - OUTSIDE if _is_of_kernels(name))
+
+
+def _is_of_kernels(module: str) -> bool:
+    """True for a module that kernels may be made of; passes import others that only their drivers need."""
+    source = _source(module)
+    return source is not None and (module.startswith((DOOR, "globular.kernels")) or bool(_HAS_KERNELS.search(source)))
 
 
 @functools.cache

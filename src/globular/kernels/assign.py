@@ -117,7 +117,7 @@ def _move_one(rows: Any, i: int, factor: float, offset: Any, sums: Any, former: 
 
 
 @inline
-def add_to_sums(rows: Any, i: int, former: int, c: int, given: Any, span: int, tally: Any) -> None:
+def add_to_sums(rows: Any, i: int, former: Any, c: int, given: Any, span: int, tally: Any) -> None:
     """Add a row to a cluster's sums of its span, and take it from its former one's; −1: from none. O(D) or O(nnz)."""
     if not tally.touched[span]:
         tally.touched[span] = True

@@ -162,7 +162,7 @@ def _neighbor_distances(
 
 @inline
 def write_pair(
-    label: int, other: int, wins: bool, weight: float, distance: float, pairs: Any, pair_sums: Any, n: int
+    label: int, other: int, wins: Any, weight: float, distance: float, pairs: Any, pair_sums: Any, n: int
 ) -> None:
     """The triple (closest, random); or, when the random cluster wins, (winner, former closest)."""
     pairs[0, n] = other if wins else label

@@ -26,7 +26,7 @@ def collect_pairs(
 
 
 @inline
-def collect_pair(key: Any, weight: float, value: float, keys: Any, pair_sums: Any) -> int:
+def collect_pair(key: Any, weight: float, value: float, keys: Any, pair_sums: Any) -> Any:
     """Add to the sums of a pair in the hash table; returns 1 if it is a new one. O(1)."""
     last = keys.shape[0] - 1
     slot = np.int64((np.uint64(key) * GOLDEN) >> np.uint64(32)) & last

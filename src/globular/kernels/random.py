@@ -17,7 +17,7 @@ MIX2 = np.uint64(0x94D049BB133111EB)
 
 
 @inline
-def random_cluster(seed: Any, row: Any, draw: Any, n_clusters: int) -> int:
+def random_cluster(seed: Any, row: Any, draw: Any, n_clusters: int) -> Any:
     """A cluster drawn by hashing (seed, row, draw): the same on any thread and in any split (splitmix64)."""
     # a row has 64 numbers of a sequence, then of another
     block, place = np.uint64(draw) >> np.uint64(6), np.uint64(draw) & np.uint64(63)

@@ -1,6 +1,6 @@
 """The seam: a shard is a set of rows wherever they live, and `run` carries out a pass over them.
 
-Algorithms see this class and the passes and nothing else, so the same loop runs on one array (`backends.cpu`), on many
+Algorithms see this class and the passes and nothing else, so the same loop runs on one array (`passes.cpu`), on many
 shards (`split`), on data larger than memory (`stream`) and on other machines (`dask`).
 """
 

@@ -1,5 +1,0 @@
-"""Who carries out passes: on this machine's cores, over a tree, over many parts, on other machines."""
-
-from globular.backends import cpu, tree  # whoever makes a shard finds all passes registered
-
-__all__ = ["cpu", "tree"]

@@ -1,5 +1,0 @@
-"""Rows on Dask workers: the same passes, asked of processes and machines; see `shard`."""
-
-from globular.backends.dask.shard import DaskShard
-
-__all__ = ["DaskShard"]

@@ -1,0 +1,79 @@
+"""The routed pass: every row down a tree of cells to the closest centre of its own cell.
+
+Rows are grouped by the cell they have reached; a group shares its candidates, so each level is a matrix product per
+cell. Products only nominate, as in the hard pass: the child a row goes to is exactly the closest one.
+"""
+
+from __future__ import annotations
+
+from typing import cast
+
+import numpy as np
+
+from globular.jit import new_queue, share_kernel
+from globular.kernels.graph import neighbors_in_cells
+from globular.model.cells import CellLevel
+from globular.model.statistics import F64, HardStatistics
+from globular.passes.cpu.cells import CellProduct, cell_tasks
+from globular.passes.cpu.shard import CpuShard
+from globular.passes.cpu.sums import former_labels, wanted_sums
+from globular.passes.host import sum_by
+from globular.seam.among import Down
+from globular.seam.passes import Assign, CellNeighbors, Labels
+from globular.threads import SECONDS_PER_LOOK, worth_waking
+
+CENTERS_PER_TASK = 128
+"""Centres whose distances to as many others a thread holds at once."""
+
+
+@CpuShard.implements(Assign, Down)
+def assign_down(shard: CpuShard, work: Assign) -> HardStatistics:
+    """Every row down the tree to the closest centre of its own cell."""
+    assert isinstance(work.among, Down)
+    tree, route, former = work.among.tree, work.among.route, former_labels(shard, work)
+    cells = cast(Labels, shard.state.get("cells", np.int32, 0))
+    labels, d2 = shard.labels, shard.squared_distances
+    n_distances = 0
+    if route == "down":
+        cells[:] = labels
+    elif route == "top":
+        cells[:] = 0
+        for level in tree.levels[:-1]:
+            n_distances += _descend(shard, level, cells, cells, d2)[1]
+    n_changed, n_last = _descend(shard, tree.levels[-1], cells, labels, d2)
+    errors = sum_by(shard, labels, len(tree.centers), errors=True)
+    sums = wanted_sums(shard, work, former)
+    return HardStatistics(*sums, float(errors.sum()), n_changed, n_distances + n_last, errors=errors)
+
+
+def _descend(shard: CpuShard, level: CellLevel, cells: Labels, children: Labels, d2: F64) -> tuple[int, int]:
+    """Send each row from its cell to the closest child; how many changed, and distances.
+
+    `children` may be the same array as `cells`.
+    """
+    return CellProduct(shard, level.centers, np.arange(len(level.centers)), level.starts).descend(cells, children, d2)
+
+
+@CpuShard.implements(CellNeighbors)
+def cell_neighbors(shard: CpuShard, work: CellNeighbors) -> Labels:
+    """Matrix products of blocks of a cell, float64."""
+    starts, n_neighbors = np.asarray(work.starts, dtype=np.int64), work.n_neighbors
+    centers, sizes = shard.take(np.arange(shard.n_rows)), np.diff(starts)
+    out: Labels = np.empty((shard.n_rows, n_neighbors), dtype=np.int32)
+    everywhere = np.arange(len(sizes))
+    enough = sizes[work.adjacent].sum(axis=1) >= n_neighbors
+    around = [cells if wide else everywhere for cells, wide in zip(np.sort(work.adjacent), enough, strict=True)]
+    bounds = np.concatenate([[0], np.cumsum([len(cells) for cells in around])])
+    adjacent, tasks, queue = np.concatenate(around), cell_tasks(starts, CENTERS_PER_TASK), new_queue()
+
+    def search() -> None:
+        own, others = np.empty((2, CENTERS_PER_TASK, shard.n_columns))
+        norms, products = np.empty(CENTERS_PER_TASK), np.empty((CENTERS_PER_TASK, CENTERS_PER_TASK))
+        neighbors_in_cells(
+            queue, tasks, centers, starts, adjacent, bounds, own, others, norms, products,
+            np.empty((CENTERS_PER_TASK, n_neighbors)), out,
+        )  # fmt: skip
+
+    pairs = float(sizes[tasks[:, 0]].mean()) * len(adjacent) / len(sizes) * shard.n_rows
+    share_kernel(search, queue, worth_waking(shard.n_threads, SECONDS_PER_LOOK * pairs))
+    return out

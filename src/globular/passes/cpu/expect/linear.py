@@ -1,0 +1,166 @@
+"""E-steps and answers of mixtures with linear log-densities, on dense and on sparse rows; and what is to be known of
+rows before.
+
+Dense rows are multiplied as those of Gaussians are (`ChunkBlocks` without quadratic forms), sparse ones nonzero by
+nonzero (`kernels.linear`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from globular.jit import new_queue, share_kernel
+from globular.kernels.linear import SparseBlock, SparseForm, SparseTally, answer_csr, expect_csr
+from globular.model.covariances import FAMILIES
+from globular.model.exponential import ExponentialMixture, LinearMixture, LinearStatistics, Surveyed
+from globular.model.statistics import F64, I64
+from globular.passes.cpu.expect.all import moments_of_rows, weighted_total, write_answers
+from globular.passes.cpu.expect.blocks import ABSENT, ChunkBlocks, Spans, add_in_order, block_size
+from globular.passes.cpu.rows import CSRRows, read_only
+from globular.passes.cpu.shard import CpuShard
+from globular.passes.host import RUN
+from globular.seam.answers import Answer
+from globular.seam.mixture_passes import ExpectLinear, Survey
+from globular.threads import even_ranges, map_all, run_all
+
+NONZEROS_PER_SUM = 2
+"""Least nonzeros of a span for each column, whose sums shall cost less than they save."""
+
+
+class LinearBlocks(ChunkBlocks):
+    """Linear functions of dense rows, as kernels take those of a Gaussian mixture: without offset or tight ones."""
+
+    def __init__(self, mixture: LinearMixture) -> None:
+        C, D = mixture.slopes.shape
+        self.kind, self.offset, self.means = FAMILIES["tied_spherical"].scatter, np.zeros(D), np.zeros((C, D))
+        self.constants, self.background = np.maximum(mixture.constants, ABSENT), -np.inf
+        self.precisions, self.tight = np.empty((C, 0)), np.empty(0, dtype=np.int64)
+        self.coefficients = np.hstack([mixture.slopes, self.constants[:, None]])
+        self.width = max(self.coefficients.shape)
+
+
+class SparseBlocks:
+    """The same for sparse rows."""
+
+    def __init__(self, mixture: LinearMixture, rows: CSRRows, n_threads: int) -> None:
+        self._rows, self._n_threads = rows, n_threads
+        constants = np.maximum(mixture.constants, ABSENT)
+        self.form = SparseForm(read_only(np.ascontiguousarray(mixture.slopes.T)), read_only(constants))
+        dense = LinearBlocks(mixture).spans(rows.shape[0])
+        n = max(1, min(dense.n, len(rows.data) // (NONZEROS_PER_SUM * rows.shape[1])))
+        per_span = max(1, -(-rows.shape[0] // n))
+        self.spans = Spans(-(-rows.shape[0] // per_span), per_span, min(per_span, block_size(len(constants))))
+
+    def block(self) -> SparseBlock:
+        """Scratch of a thread."""
+        C, B = len(self.form.constants), self.spans.rows_per_block
+        largest, densities, totals = np.empty((3, B))
+        return SparseBlock(np.empty((C, B)), np.empty(C), np.empty(C, dtype=np.int64), largest, densities, totals)
+
+    def on_threads(self, work: Callable[[NDArray[np.int64], Any, SparseBlock], object]) -> None:
+        """Call a kernel with the queue of all spans, the rows and scratch; see `share`."""
+        queue, everyone = new_queue(), self._rows.kernel_rows(0, self._rows.shape[0])
+        threads = min(self._n_threads, max(1, self.spans.n))
+        share_kernel(lambda: work(queue, everyone, self.block()), queue, threads, calls_blas=False)
+
+
+def _check_columns(shard: CpuShard, n_columns: int) -> None:
+    if shard.n_columns != n_columns:
+        raise ValueError(f"rows have {shard.n_columns} columns, the mixture {n_columns}")
+
+
+@CpuShard.implements(ExpectLinear)
+def expect_linear(shard: CpuShard, work: ExpectLinear) -> LinearStatistics:
+    """Sums weighted by the responsibilities. Memory: sums of spans and a block per thread."""
+    C, D = work.mixture.slopes.shape
+    _check_columns(shard, D)
+    n_distances = shard.n_rows * C
+    if not isinstance(shard.rows, CSRRows):
+        found = moments_of_rows(shard, LinearBlocks(work.mixture))
+        return LinearStatistics(
+            found.raw[:, -1].copy(), found.raw[:, :-1].copy(), found.bound, found.weight, n_distances
+        )
+    blocks = SparseBlocks(work.mixture, shard.rows, shard.n_threads)
+    n = blocks.spans.n
+    tally = SparseTally(np.empty((n, D, C)), np.empty((n, C)), np.empty((n, 2)))
+    weights, scales = read_only(shard.weights), read_only(shard.scales)
+    blocks.on_threads(
+        lambda queue, rows, block: expect_csr(
+            queue, blocks.spans.rows, rows, scales, weights, blocks.form, block, tally
+        )
+    )
+    sums, counts, (bound, weight) = (add_in_order(each, shard.n_threads) for each in tally)
+    return LinearStatistics(counts, np.ascontiguousarray(sums.T), float(bound), float(weight), n_distances)
+
+
+@CpuShard.implements(Answer, ExponentialMixture)
+def answer_linear(shard: CpuShard, work: Answer) -> list[Any]:
+    """As of a Gaussian mixture: "log_densities", their "total", "probabilities" or "components"."""
+    linear, n = work.model.linear, shard.n_rows
+    _check_columns(shard, linear.slopes.shape[1])
+    components: I64 = np.empty(n if work.want == "components" else 0, dtype=np.int64)
+    densities: F64 = np.empty(0 if work.want == "components" else n)
+    table: F64 = np.empty((n, len(linear.constants)) if work.want == "probabilities" else (0, 0))
+    if isinstance(shard.rows, CSRRows):
+        blocks, scales = SparseBlocks(linear, shard.rows, shard.n_threads), read_only(shard.scales)
+        blocks.on_threads(
+            lambda queue, rows, block: answer_csr(
+                queue, blocks.spans.rows, rows, scales, blocks.form, block, components, densities, table
+            )
+        )
+    else:
+        write_answers(shard, LinearBlocks(linear), components, densities, table)
+    if work.want in ("log_densities", "total"):
+        _add_log_base(shard, type(work.model), densities)
+    if work.want == "total":
+        return [weighted_total(shard, densities)]
+    return [{"components": components, "probabilities": table}.get(work.want, densities)]
+
+
+def _add_log_base(shard: CpuShard, family: type[ExponentialMixture], densities: F64) -> None:
+    """Add log h(x) of every row."""
+    if family.log_base(np.zeros(1)) is None:
+        return
+
+    def add(span: tuple[int, int]) -> None:
+        densities[slice(*span)] += _log_base(family, shard.rows.block(*span))
+
+    run_all(add, even_ranges(shard.n_rows, RUN), shard.n_threads)
+
+
+def _log_base(family: type[ExponentialMixture], rows: Any) -> F64:
+    """log h(x) of the rows of a block, dense or sparse."""
+    if isinstance(rows, np.ndarray):
+        dense: F64 = np.asarray(family.log_base(rows.astype(np.float64)))
+        return dense.sum(axis=1)
+    terms: F64 = np.asarray(family.log_base(rows.data.astype(np.float64)))
+    row_of = np.repeat(np.arange(rows.shape[0]), np.diff(rows.indptr))
+    return np.asarray(np.bincount(row_of, terms, minlength=rows.shape[0]), dtype=np.float64)
+
+
+@CpuShard.implements(Survey)
+def survey(shard: CpuShard, work: Survey) -> Surveyed:
+    """Block by block."""
+    if work.family.unit_rows:
+        zeros = np.flatnonzero(shard.scales == 0)
+        return Surveyed(len(zeros), 0.0, shard.first_row + int(zeros[0])) if len(zeros) else Surveyed(0, 0.0)
+    has_base = work.family.log_base(np.zeros(1)) is not None
+
+    def look(span: tuple[int, int]) -> Surveyed:
+        rows: Any = shard.rows.block(*span)
+        invalid = work.family.are_invalid(rows if isinstance(rows, np.ndarray) else rows.data)
+        if invalid is not None and invalid.any():
+            first = np.flatnonzero(invalid)[0]
+            row = first // rows.shape[1] if invalid.ndim == 2 else np.searchsorted(rows.indptr, first, "right") - 1
+            return Surveyed(int(np.count_nonzero(invalid)), 0.0, shard.first_row + span[0] + int(row))
+        if not has_base:
+            return Surveyed(0, 0.0)
+        base, weights = _log_base(work.family, rows), shard.weights[slice(*span)]
+        return Surveyed(0, float(weights @ base if len(weights) else base.sum()))
+
+    found = map_all(look, even_ranges(shard.n_rows, RUN), shard.n_threads)
+    return sum(found, start=Surveyed(0, 0.0))

@@ -1,0 +1,246 @@
+"""Passes of mixtures of factor analysers on rows in memory: pairs (row, component) sorted by component.
+
+Densities first, in blocks that share the parameters of a component; then the responsibilities of every row; then the
+statistics, by component again (`kernels.low_rank`). Among all components rows come in blocks of bounded size. Where a
+mixture has coordinates of its own, a copy of the rows in these is kept for the passes to come.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+
+from globular.jit import new_queue
+from globular.kernels import low_rank as kernels
+from globular.model.coordinates import Coordinates
+from globular.model.low_rank import LowRankParameters, LowRankStatistics
+from globular.model.statistics import F64, TruncatedPosterior
+from globular.passes.cpu.expect.all import weighted_total
+from globular.passes.cpu.expect.nominated import Members, by_component, noticeable, share_out, truncated_step
+from globular.passes.cpu.grouped import cut_groups
+from globular.passes.cpu.project import project_as
+from globular.passes.cpu.rows import DenseRows
+from globular.passes.cpu.shard import CpuShard
+from globular.passes.host import GATHERED_AT_ONCE, NO_TABLE, NONE, RUN, SEARCHED_AT_ONCE, SPANS
+from globular.passes.limits import COSTS_AT_ONCE
+from globular.seam.among import All, Probe
+from globular.seam.answers import Answer, LowRank
+from globular.seam.mixture_passes import ExpectLowRank, ScatterWithin
+from globular.seam.passes import Extremes
+from globular.threads import even_ranges, map_all, on_all_threads, run_all
+
+MOST_ROUNDING = 1e-4
+"""Of the typical noise: what a copy of the rows in other coordinates may be rounded by."""
+
+
+@dataclass(frozen=True, slots=True)
+class RowsIn:
+    """Rows in other coordinates, with the state of those that they come from."""
+
+    coordinates: Coordinates
+    shard: CpuShard
+
+
+def in_coordinates(shard: CpuShard, mixture: LowRankParameters) -> CpuShard:
+    """The rows as the mixture sees them. N·D² the first time."""
+    if mixture.coordinates is None:
+        return shard
+    kept = shard.recall(RowsIn)
+    if kept is None or not kept.coordinates.is_same(mixture.coordinates):
+        shard.forget(RowsIn)
+        dtype = _precise_enough(shard, mixture.coordinates)
+        kept = RowsIn(mixture.coordinates, project_as(dtype, shard, mixture.coordinates.subspace))
+        shard.keep(kept)
+    return kept.shard
+
+
+def _precise_enough(shard: CpuShard, coordinates: Coordinates) -> np.dtype[Any]:
+    """The dtype of the rows, unless one of them may be so far from the origin that the others lose their digits.
+
+    A unit of the coordinates is the typical noise of their column.
+    """
+    farthest = np.abs(shard.run(Extremes()) - coordinates.origin).max(axis=0) @ np.abs(coordinates.forward)
+    rounding = float(np.finfo(shard.dtype).eps) * float(farthest.max())
+    return shard.dtype if rounding <= MOST_ROUNDING else np.dtype(np.float64)
+
+
+class Sorted:
+    """A mixture, and rows with the components that they look at, sorted by these."""
+
+    def __init__(self, mixture: LowRankParameters, rows: DenseRows, candidates: Members, n_threads: int) -> None:
+        self.mixture, self._rows, self._n_threads, self.size = mixture, rows, n_threads, candidates.shape
+        C, q, D = mixture.loadings.shape
+        starts, order = by_component(candidates, C, n_threads)
+        self._pairs = kernels.Pairs(order, starts, candidates.shape[1])
+        self._shape = kernels.Shape(
+            np.ascontiguousarray(mixture.means), np.ascontiguousarray(mixture.precisions),
+            mixture.directions.reshape(C * q, D), mixture.biases, mixture.loadings.reshape(C * q, D),
+            mixture.triangles.reshape(C * q, q),
+        )  # fmt: skip
+
+    def _tile(self) -> kernels.Tile:
+        (_, q, D), n = self.mixture.loadings.shape, kernels.TILE
+        return kernels.Tile(
+            np.empty((n, D)), np.empty((n, q)), np.empty((q, n)), np.empty(n), np.empty(q), np.zeros(5, np.int64)
+        )
+
+    def _work(self, tasks: list[int], rows: Any, *, gathered: bool = False) -> kernels.Work:
+        return kernels.Work(new_queue(), np.array(tasks), rows, gathered, self._pairs, self._shape)
+
+    def _call(self, kernel: Callable[..., None], *outputs: Any) -> None:
+        """A kernel on all threads, or task by task where rows have to be converted."""
+        order, starts, width = self._pairs
+        spans = list(cut_groups(starts, SEARCHED_AT_ONCE))
+        if self._rows.is_direct():
+            work = self._work([0, *(end for _, end in spans)], self._rows.block(0, self._rows.shape[0]))
+            on_all_threads(lambda: kernel(work, self._tile(), *outputs), min(self._n_threads, len(spans)))
+            return
+
+        def gather(span: tuple[int, int]) -> None:
+            rows = self._rows.gather(order[starts[span[0]] : starts[span[1]]] // width)
+            kernel(self._work(list(span), rows, gathered=True), self._tile(), *outputs)
+
+        run_all(gather, spans, self._n_threads)
+
+    def costs(self, inner: F64 = NO_TABLE) -> F64:
+        """−2 log p(c, x) of all pairs, (N, W), inf where there is none; `inner` becomes their u, (N·W, q)."""
+        found = np.full(self.size, np.inf)
+        self._call(kernels.pair_costs, found.ravel(), inner)
+        return found
+
+    def add(self, shares: F64, total: LowRankStatistics) -> None:
+        """Sums of all pairs, weighted by their shares, (N, W)."""
+        self._call(kernels.pair_sums, shares.ravel(), total.counts, total.sums, total.scatter, total.cross)
+
+    def reconstruct(self, shares: F64, noise: F64, out: F64) -> None:
+        """Add the rows without noise, of one thread's own; rows are direct."""
+        noise = np.ascontiguousarray(np.broadcast_to(noise, self.mixture.means.shape))
+        work = self._work([0, self.mixture.n_components], self._rows.block(0, self._rows.shape[0]))
+        kernels.pair_reconstructions(work, self._tile(), shares.ravel(), noise, out)
+
+
+def _nothing(mixture: LowRankParameters, total_weight: float) -> LowRankStatistics:
+    """Sums over no rows."""
+    C, D = mixture.means.shape
+    cross = np.zeros(mixture.loadings.shape)
+    return LowRankStatistics(np.zeros(C), np.zeros((C, D)), np.zeros((C, D)), 0.0, total_weight, 0, cross=cross)
+
+
+def _all_components(n_rows: int, C: int) -> Members:
+    return np.broadcast_to(np.arange(C, dtype=np.int32), (n_rows, C)).copy()
+
+
+def _blocks(shard: CpuShard, width: int) -> list[tuple[int, int]]:
+    return even_ranges(shard.n_rows, max(1, min(RUN, COSTS_AT_ONCE // width)))
+
+
+@CpuShard.implements(ExpectLowRank, All)
+def expect_all(shard: CpuShard, work: ExpectLowRank) -> LowRankStatistics:
+    """Exact E-step. N·C densities; memory: those of a block."""
+    mixture, C = work.mixture, work.mixture.n_components
+    shard = in_coordinates(shard, mixture)
+    total = _nothing(mixture, shard.total_weight)
+    total.n_distances = shard.n_rows * C
+    for begin, end in _blocks(shard, C):
+        rows = DenseRows(shard.dense_rows.block(begin, end))
+        everyone = _all_components(end - begin, C)
+        shares = Sorted(mixture, rows, everyone, shard.n_threads).costs()
+        total.log_likelihood += share_out(shares, shard.weights[begin:end], shard.n_threads)[1]
+        Sorted(mixture, rows, noticeable(everyone, shares), shard.n_threads).add(shares, total)
+    return total
+
+
+@CpuShard.implements(ExpectLowRank, Probe)
+def expect_probe(shard: CpuShard, work: ExpectLowRank) -> LowRankStatistics:
+    """Truncated E-step: K(n) becomes the best of K(n) and of what the closest cells nominate. O(N · (C′ + G) · D q)."""
+    assert isinstance(work.among, Probe)
+    mixture = work.mixture
+    shard = in_coordinates(shard, mixture)
+
+    def pairs_of(members: Members) -> Sorted:
+        return Sorted(mixture, shard.dense_rows, members, shard.n_threads)
+
+    return truncated_step(shard, mixture.columns, work.among, pairs_of, _nothing(mixture, shard.total_weight))
+
+
+@CpuShard.implements(ScatterWithin)
+def scatter_within(shard: CpuShard, work: ScatterWithin) -> F64:
+    """Products of blocks of rows, added in order. O(N · D²)."""
+
+    def scatter(span: tuple[int, int]) -> F64:
+        total = np.zeros((shard.n_columns, shard.n_columns))
+        for begin in range(span[0], span[1], GATHERED_AT_ONCE):
+            part = slice(begin, min(begin + GATHERED_AT_ONCE, span[1]))
+            labels = shard.labels[part]
+            roots = np.sqrt(work.scales[labels] * (shard.weights[part] if len(shard.weights) else 1.0))
+            away = (shard.dense_rows.block(part.start, part.stop) - work.centers[labels]) * roots[:, None]
+            total += away.T @ away
+        return total
+
+    spans = even_ranges(shard.n_rows, max(GATHERED_AT_ONCE, -(-shard.n_rows // SPANS)))
+    return np.sum(map_all(scatter, spans, shard.n_threads), axis=0)
+
+
+@CpuShard.implements(Answer, LowRankParameters)
+def answer_mixture(shard: CpuShard, work: Answer) -> list[Any]:
+    """What all components say."""
+    return answer(shard, Answer(LowRank(work.model), work.want))
+
+
+@CpuShard.implements(Answer, LowRank)
+def answer(shard: CpuShard, work: Answer) -> list[Any]:
+    """What factor analysers say of every row.
+
+    "log_densities": log p(x), (N,); "total": their weighted sum; "probabilities": p(c | x), (N, W); "components": the
+    one of largest p(c | x), (N,); "posterior": a `TruncatedPosterior`; "factors": E[z | x] of that component, (N, q);
+    "reconstruction": the row without `noise`, (N, D). W is the number of components looked at.
+    """
+    asked: LowRank = work.model
+    shard, coordinates = in_coordinates(shard, asked.mixture), asked.mixture.coordinates
+    C, q, D = asked.mixture.loadings.shape
+    width, want = asked.n_candidates or C, work.want
+    members: Members | None = None
+    if asked.n_candidates:
+        members = cast(Members, shard.state.get("members", np.int32, -1, width=width))
+    shapes = {"components": (), "factors": (q,), "reconstruction": (D,), "probabilities": (width,)}
+    if want == "posterior":
+        shapes["posterior"] = (width,)
+    found = np.zeros((shard.n_rows, *shapes.get(want, ())), dtype=np.int64 if want == "components" else np.float64)
+    densities = np.empty(shard.n_rows)
+
+    def write(span: tuple[int, int]) -> None:
+        part, rows = slice(*span), DenseRows(shard.dense_rows.block(*span))
+        known = _all_components(span[1] - span[0], C) if members is None else np.ascontiguousarray(members[part])
+        _write(asked, want, rows, known, found[part], densities[part])
+        if want == "reconstruction" and coordinates is not None:
+            found[part] = coordinates.back(found[part])
+
+    run_all(write, _blocks(shard, width), shard.n_threads)
+    if want == "total":
+        return [weighted_total(shard, densities)]
+    if want == "posterior" and members is not None:
+        return [TruncatedPosterior(members, found, densities)]
+    return [densities if want == "log_densities" else found]
+
+
+def _write(asked: LowRank, want: str, rows: DenseRows, known: Members, found: Any, densities: F64) -> None:
+    """The answers of a block, by one thread."""
+    mixture, n, width = asked.mixture, len(known), known.shape[1]
+    pairs = Sorted(mixture, rows, known, 1)
+    inner = np.empty((n * width if want == "factors" else 0, mixture.n_factors))
+    costs = pairs.costs(inner)
+    best = costs.argmin(axis=1)
+    densities[:] = share_out(costs, NONE, 1)[0]
+    components = known[np.arange(n), best].astype(np.int64)
+    if want == "components":
+        found[:] = components
+    elif want == "factors":
+        found[:] = mixture.factors(inner.reshape(n, width, -1)[np.arange(n), best], components)
+    elif want == "reconstruction":
+        assert asked.noise is not None
+        Sorted(mixture, rows, noticeable(known, costs), 1).reconstruct(costs, asked.noise, found)
+    elif want in ("probabilities", "posterior"):
+        found[:] = costs

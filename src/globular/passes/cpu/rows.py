@@ -1,0 +1,247 @@
+"""Rows in memory as kernels want them: C-contiguous float32 or float64 blocks, or CSR triples.
+
+Arrays of other types (float16, uint8, integers, big-endian, Fortran order) are converted block by block and never
+copied whole. Small integers and float16 become float32 without loss; wider integers become float64.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeAlias, TypeVar, cast
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+
+from globular.data.blocks import working_dtype
+from globular.jit import new_queue, share_kernel
+from globular.kernels.grouped import look_up
+from globular.kernels.votes import copy_csr
+from globular.model.statistics import F64, Floats
+from globular.passes.host import ROWS_AT_ONCE
+from globular.threads import SECONDS_PER_LOOK, even_ranges, run_all, worth_waking
+
+Number = TypeVar("Number", bound=np.generic)
+KernelRows: TypeAlias = tuple[Any, ...]
+"""(array,) or (data, indices, indptr): see `kernels.rows`."""
+
+
+def read_only(array: NDArray[Number]) -> NDArray[Number]:
+    """A view that cannot be written: kernels are compiled for such rows alone, whatever the user hands over."""
+    view = array.view()
+    view.flags.writeable = False
+    return view
+
+
+@dataclass(frozen=True, slots=True)
+class DenseRows:
+    """A 2-D array of any real dtype."""
+
+    array: NDArray[np.generic]
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return cast(tuple[int, int], self.array.shape)
+
+    @property
+    def dtype(self) -> np.dtype:
+        return working_dtype(self.array.dtype)
+
+    def block(self, start: int, stop: int) -> Floats:
+        """Rows start..stop in the working dtype; a view where that is possible."""
+        return read_only(np.ascontiguousarray(self.array[start:stop], dtype=self.dtype))
+
+    def kernel_rows(self, start: int, stop: int) -> KernelRows:
+        """Rows start..stop as kernels take them."""
+        return (self.block(start, stop),)
+
+    def gather(self, indices: NDArray[np.integer]) -> Floats:
+        """Those rows in the working dtype."""
+        return read_only(np.ascontiguousarray(self._take(indices), dtype=self.dtype))
+
+    def _take(self, indices: NDArray[np.integer]) -> NDArray[np.generic]:
+        # np.take is the faster one and lets go of the GIL, but would first copy an array of another layout whole
+        return np.take(self.array, indices, axis=0) if self.array.flags.c_contiguous else self.array[indices]
+
+    def take(self, indices: NDArray[np.integer]) -> F64:
+        """Those rows in float64."""
+        return self.gather(indices).astype(np.float64)
+
+    def sample(self, size: int) -> F64:
+        """Up to so many rows at even distances, in float64."""
+        step = -(-self.shape[0] // size)
+        if step == 1:
+            return self.block(0, self.shape[0]).astype(np.float64, copy=False)
+        return self.take(np.arange(0, self.shape[0], step))
+
+    def picked(self, chosen: NDArray[np.integer]) -> DenseRows:
+        """Some rows, not copied."""
+        return PickedRows(self.array, chosen)
+
+    def is_direct(self) -> bool:
+        """Whether kernels may index the array itself."""
+        return self.array.dtype == self.dtype and self.array.flags.c_contiguous and self.array.flags.aligned
+
+
+@dataclass(frozen=True, slots=True)
+class PickedRows(DenseRows):
+    """Some rows of an array, gathered block by block."""
+
+    chosen: NDArray[np.integer]
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return len(self.chosen), self.array.shape[1]
+
+    def block(self, start: int, stop: int) -> Floats:
+        return DenseRows.gather(self, self.chosen[start:stop])
+
+    def gather(self, indices: NDArray[np.integer]) -> Floats:
+        return DenseRows.gather(self, self.chosen[indices])
+
+    def picked(self, chosen: NDArray[np.integer]) -> DenseRows:
+        return PickedRows(self.array, self.chosen[chosen])
+
+    def is_direct(self) -> bool:
+        return False
+
+
+class CSRRows:
+    """A CSR matrix, its indices as int32 and its row pointers as int64 so that kernels have one signature a dtype.
+
+    Rows must be sorted and without duplicates, as `data.sparse_rows` leaves them.
+    """
+
+    __slots__ = ("data", "indices", "indptr", "shape")
+
+    def __init__(self, matrix: sparse.csr_matrix | sparse.csr_array) -> None:
+        if matrix.shape[1] > np.iinfo(np.int32).max:
+            raise ValueError(f"X has {matrix.shape[1]} columns; sparse input may have at most 2**31 - 1")
+        data: Floats = np.ascontiguousarray(matrix.data, dtype=working_dtype(matrix.dtype))
+        self._set(data, matrix.indices, matrix.indptr, matrix.shape[1])
+
+    def _set(self, data: Floats, indices: NDArray[np.integer], indptr: NDArray[np.integer], n_columns: int) -> None:
+        self.shape: tuple[int, int] = (len(indptr) - 1, n_columns)
+        self.data = cast(Floats, read_only(data))
+        self.indices: NDArray[np.int32] = read_only(np.ascontiguousarray(indices, dtype=np.int32))
+        self.indptr: NDArray[np.int64] = read_only(np.ascontiguousarray(indptr, dtype=np.int64))
+
+    def picked(self, chosen: NDArray[np.integer]) -> CSRRows:
+        """Some rows, copied together."""
+        indptr = np.concatenate([[0], np.cumsum(self.indptr[chosen + 1] - self.indptr[chosen])]).astype(np.int64)
+        data, indices = np.empty(indptr[-1], dtype=self.dtype), np.empty(indptr[-1], dtype=np.int32)
+        copy_csr((self.data, self.indices, self.indptr), chosen, data, indices, indptr)
+        picked = object.__new__(CSRRows)
+        picked._set(data, indices, indptr, self.shape[1])
+        return picked
+
+    @property
+    def dtype(self) -> np.dtype:
+        return self.data.dtype
+
+    def block(self, start: int, stop: int) -> sparse.csr_array:
+        """Rows start..stop as a matrix, without a copy of their entries."""
+        span = slice(self.indptr[start], self.indptr[stop])
+        indptr = self.indptr[start : stop + 1] - span.start
+        return sparse.csr_array((self.data[span], self.indices[span], indptr), (stop - start, self.shape[1]))
+
+    def kernel_rows(self, start: int, stop: int) -> KernelRows:
+        """Rows start..stop as kernels take them, without a copy (row pointers are not rebased)."""
+        return self.data, self.indices, self.indptr[start : stop + 1]
+
+    def take(self, indices: NDArray[np.integer]) -> F64:
+        """Those rows as a dense float64 array."""
+        out = np.zeros((len(indices), self.shape[1]))
+        for position, row in enumerate(indices):
+            span = slice(self.indptr[row], self.indptr[row + 1])
+            out[position, self.indices[span]] = self.data[span]
+        return out
+
+
+Rows: TypeAlias = DenseRows | CSRRows
+
+
+def gather_rows(rows: Rows, chosen: NDArray[np.integer]) -> KernelRows:
+    """Those rows as kernels take them, copied together."""
+    if not isinstance(rows, CSRRows):
+        return (rows.gather(chosen),)
+    begins, lengths = rows.indptr[chosen], rows.indptr[chosen.astype(np.intp) + 1] - rows.indptr[chosen]
+    indptr = np.concatenate([[0], np.cumsum(lengths)])
+    source = np.arange(indptr[-1]) + np.repeat(begins - indptr[:-1], lengths)
+    return rows.data[source], rows.indices[source], indptr
+
+
+def load_rows(rows: Rows, chosen: NDArray[np.integer]) -> tuple[KernelRows, bool]:
+    """Rows for a kernel: all of them where they can be used as they lie, else those chosen, gathered (True)."""
+    if isinstance(rows, CSRRows):
+        return (rows.data, rows.indices, rows.indptr), False
+    if rows.is_direct():
+        return (read_only(rows.array),), False
+    return gather_rows(rows, chosen), True
+
+
+def can_be_indexed(rows: Rows) -> bool:
+    """Whether kernels may index the rows where they lie."""
+    return isinstance(rows, CSRRows) or rows.is_direct()
+
+
+def picked_in_place(rows: Rows) -> tuple[KernelRows, NDArray[np.int64]] | None:
+    """The array that rows are picked from, if kernels may index it, and where in it they lie."""
+    if not (isinstance(rows, PickedRows) and DenseRows.is_direct(rows)):
+        return None
+    return (read_only(rows.array),), np.asarray(rows.chosen, dtype=np.int64)
+
+
+def in_place(rows: Rows, chosen: NDArray[np.integer], n_threads: int) -> tuple[KernelRows, NDArray[np.integer]] | None:
+    """Rows that kernels may index, and where the chosen ones lie in them; None where they have to be gathered."""
+    picked = picked_in_place(rows)
+    if picked is None:
+        return (rows.kernel_rows(0, rows.shape[0]), chosen) if can_be_indexed(rows) else None
+    array, picks = picked
+    places = np.empty(len(chosen), dtype=chosen.dtype if len(array[0]) < 2**31 else np.int64)
+
+    queue, threads = new_queue(), worth_waking(n_threads, SECONDS_PER_LOOK * len(chosen))
+    share_kernel(lambda: look_up(queue, ROWS_AT_ONCE, picks, chosen, places), queue, threads, calls_blas=False)
+    return array, places
+
+
+def on_rows(
+    rows: Rows,
+    n_threads: int,
+    work: Callable[[NDArray[np.int64], KernelRows, slice], object],
+    *,
+    calls_blas: bool = True,
+) -> None:
+    """Call a kernel that takes blocks of rows from a queue, with all rows; see `share`.
+
+    `work` gets the queue, rows, and which ones they are. Rows that have to be converted come in parts, each with a
+    queue of its own.
+    """
+    if can_be_indexed(rows):
+        queue, everyone = new_queue(), rows.kernel_rows(0, rows.shape[0])
+        everywhere = slice(0, rows.shape[0])
+        share_kernel(lambda: work(queue, everyone, everywhere), queue, n_threads, calls_blas=calls_blas)
+    else:
+        spans = even_ranges(rows.shape[0], ROWS_AT_ONCE)
+        run_all(lambda span: work(new_queue(), rows.kernel_rows(*span), slice(*span)), spans, n_threads)
+
+
+def on_spans(
+    rows: Rows, length: int, n_threads: int, work: Callable[[NDArray[np.int64], KernelRows, slice, slice], object]
+) -> None:
+    """`on_rows` for a kernel that takes spans of so many rows and has something of its own for each of them.
+
+    `work` also gets which spans these rows are; rows that have to be converted come span by span.
+    """
+    n = rows.shape[0]
+    spans = even_ranges(n, length)
+    if can_be_indexed(rows):
+        queue, everyone, threads = new_queue(), rows.kernel_rows(0, n), max(1, min(n_threads, len(spans)))
+        share_kernel(lambda: work(queue, everyone, slice(0, n), slice(None)), queue, threads, calls_blas=False)
+        return
+
+    def converted(s: int) -> None:
+        work(new_queue(), rows.kernel_rows(*spans[s]), slice(*spans[s]), slice(s, s + 1))
+
+    run_all(converted, range(len(spans)), n_threads, calls_blas=False)

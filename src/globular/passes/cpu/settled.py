@@ -1,0 +1,157 @@
+"""What an exact pass leaves to the next one: facts about rows and centres, whoever changes labels in between.
+
+Memory beyond the rows: 12 bytes a row (16 of float64 rows), centres and sums three times, the sums of spans (a quarter
+of float32 rows at most) and a block of rows for each thread.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from globular.jit.target import CACHE_LINE
+from globular.jit.tiles import ROWS, line_tile, tile_for
+from globular.kernels import nominate, settled
+from globular.kernels.assign import STRETCH
+from globular.kernels.label import Block, Given
+from globular.kernels.nominate import CENTER_CHUNK, Nominees
+from globular.model.statistics import F64
+from globular.passes.cpu.rows import CSRRows, KernelRows, read_only
+from globular.passes.cpu.shard import CpuShard
+from globular.passes.host import NONE
+
+ROWS_PER_BLOCK = 256
+"""Rows that are labelled together."""
+CACHED = 1 << 18
+"""Bytes of centres that a block of rows looks at before it looks at the next ones: they stay in the cache."""
+FADED = 2.0**-10
+"""Share of its largest count below which too little is left of a cluster: what remains in its sums may be rounding."""
+
+
+class Settled:
+    """Labels, bounds and sums of a pass, and its scratch memory."""
+
+    def __init__(self, shard: CpuShard) -> None:
+        n, dtype, offset = shard.n_rows, shard.dtype, shard.offset
+        self.is_known = False
+        """Whether anything is known of the rows."""
+        self.held = np.zeros(n, dtype=np.int32)
+        """The closest centre of every row."""
+        self.room = np.zeros(n, dtype=np.float32)
+        """How much farther all other centres are at least; 0 where that is not known."""
+        self.squares = np.empty(n, dtype=dtype)
+        """‖x − offset‖²."""
+        self.total = 0.0
+        """Σ w ‖x − offset‖²."""
+        self.objective = 0.0
+        """Σ w d² of the last pass."""
+        self.n_moved = -1
+        """Rows that have moved since all were added up, each move a rounding; −1 where sums are not known."""
+        self.cancels = False
+        """Whether the last objective was too small to be taken from sums."""
+        self.dtype, self.across = dtype, isinstance(shard.rows, CSRRows)
+        self.given = Given(shard.weights, shard.scales, NONE if offset is None else offset)
+        self.rows = _rows_as_they_lie(shard)
+        n_terms = shard.n_columns
+        if isinstance(shard.rows, CSRRows):
+            n_terms = int(np.diff(shard.rows.indptr).max(initial=0))
+        self._n_terms = n_terms
+        self.sums: F64 = np.empty((0, shard.n_columns))
+        """Σ w s (x − offset) per label held, (C, D)."""
+
+    def _set_number(self, C: int) -> None:
+        """Make room for another number of centres; what was known about the last ones is not any more."""
+        D, dtype, info = self.sums.shape[1], self.dtype, np.finfo(self.dtype)
+        tile = line_tile(dtype.itemsize) if self.across else tile_for(C, D, dtype.itemsize)
+        K = -(-C // tile.step) * tile.step
+        fitting = CENTER_CHUNK if self.across else CACHED // (D * dtype.itemsize)
+        self._chunk = max(tile.step, min(K, CENTER_CHUNK, fitting) // tile.step * tile.step)
+        bits = (self._chunk - 1).bit_length()
+        self._tiny = float(info.tiny)
+        bounds = np.zeros(len(nominate.Bound), dtype=dtype)
+        bounds[nominate.Bound.TRUNCATED] = 1.001 * 2.0 ** (bits - info.nmant)
+        bounds[nominate.Bound.PER_PRODUCT] = (self._n_terms + 8) * float(info.eps) * 1.001
+        bounds[nominate.Bound.PER_SQUARE] = 8 * float(info.eps)
+        bounds[nominate.Bound.TINY] = (self._n_terms + 8) * 8 * self._tiny
+        bounds[nominate.Bound.NOBODY] = 0.0625 / self._tiny
+        self.nominees = Nominees(
+            np.zeros((C, D)), np.zeros(C),
+            aligned_zeros((1, D, K) if self.across else (K // tile.width, D, tile.width), dtype),
+            np.empty(K, dtype=dtype), np.array([-1 << bits], dtype=f"i{dtype.itemsize}"), bounds,
+        )  # fmt: skip
+        self.sums, self.counts, self.peaks = np.zeros((C, D)), np.zeros(C), np.zeros(C)
+        self.shifts = np.empty(C, dtype=np.float32)
+        self._blocks: list[Block] = []
+        self._span_sums = np.empty((0, C, D)), np.empty((0, C))
+        self.n_moved, self.cancels = -1, False
+        if self.is_known:  # else they are zero, and each thread is the first to touch its part of them
+            self.held[:], self.room[:] = 0, 0.0
+
+    def aim_at(self, centers: F64) -> None:
+        """Take the centres of the next pass."""
+        if len(centers) != len(self.sums):
+            self._set_number(len(centers))
+        centers = np.ascontiguousarray(centers, dtype=np.float64)
+        if self.across:  # exact distances of CSR rows start from these: every pass must have the same bits
+            np.einsum("ij,ij->i", centers, centers, out=self.nominees.norms)
+        gain = settled.aim_at(centers, self.given.offset, self._tiny, self.counts, self.nominees, self.shifts)
+        if not gain <= self.objective:  # no update of means moves so far: another run begins, and owes nothing to this
+            self.room[:], self.n_moved, self.cancels = 0.0, -1, False
+
+    def span_sums(self, n_spans: int) -> tuple[F64, F64]:
+        """Memory for the sums and counts of spans, the same in every pass."""
+        if n_spans > len(self._span_sums[0]):
+            self._span_sums = np.empty((n_spans, *self.sums.shape)), np.empty((n_spans, len(self.sums)))
+        sums, counts = self._span_sums
+        return sums[:n_spans], counts[:n_spans]
+
+    def stay(self) -> None:
+        """Look at the rows again, with the same centres."""
+        self.shifts[:] = 0.0
+
+    def set(self, sums: F64, counts: F64) -> None:
+        """Sums of all rows, about the offset."""
+        self.sums, self.counts, self.peaks = sums, counts, counts.copy()
+
+    @contextmanager
+    def block(self) -> Iterator[Block]:
+        """Scratch memory for one thread; the size of a block changes no result."""
+        try:
+            block = self._blocks.pop()
+        except IndexError:
+            block = self._new_block()
+        yield block
+        self._blocks.append(block)
+
+    def _new_block(self) -> Block:
+        n, D, dtype = ROWS_PER_BLOCK + ROWS, self.sums.shape[1], self.dtype
+        is_copied = len(self.given.scales) or len(self.given.offset)
+        copies = np.empty((n if is_copied and not self.across else 0, D), dtype=dtype)
+        return Block(
+            np.empty(n + STRETCH, dtype=np.int64), copies, np.empty(n, dtype=np.int64), np.empty(n, dtype=dtype),
+            np.empty((2, n), dtype=dtype), np.empty((2, n), dtype=dtype), np.empty(n, dtype=np.int32),
+            np.empty(n, dtype=np.float32), np.empty(n, dtype=np.int32), np.empty(ROWS_PER_BLOCK),
+            np.empty(n, dtype=np.int64), np.empty(ROWS, dtype=np.int64), np.empty(ROWS, dtype=dtype),
+            np.empty((ROWS, self._chunk), dtype=dtype), np.empty((0, self._chunk), dtype=dtype),
+        )  # fmt: skip
+
+
+def aligned_zeros(shape: tuple[int, ...], dtype: np.dtype) -> NDArray[Any]:
+    """Zeros that begin with a cache line: no vector of a tile then lies across two of them."""
+    n = math.prod(shape) * dtype.itemsize
+    raw = np.zeros(n + CACHE_LINE, dtype=np.uint8)
+    start = -raw.ctypes.data % CACHE_LINE
+    return raw[start : start + n].view(dtype).reshape(shape)
+
+
+def _rows_as_they_lie(shard: CpuShard) -> KernelRows | None:
+    """All rows for a kernel; None if they have to be converted or gathered."""
+    rows = shard.rows
+    if isinstance(rows, CSRRows):
+        return rows.data, rows.indices, rows.indptr
+    return (read_only(cast(NDArray[Any], rows.array)),) if rows.is_direct() else None

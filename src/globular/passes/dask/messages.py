@@ -1,0 +1,242 @@
+"""What travels: a request goes down a tree of workers, its answers come back up, added on the way.
+
+Sums of which few rows are not zero (what moved in an iteration) travel as those rows, pairs of clusters in the
+narrowest types that hold them; what arrives has the same bits.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+import uuid
+from dataclasses import dataclass, field, fields, is_dataclass, replace
+from functools import cache
+from typing import Any
+from weakref import WeakKeyDictionary, WeakValueDictionary
+
+import numpy as np
+from numpy.typing import NDArray
+
+from globular.model.gaussian import GaussianParameters
+from globular.model.statistics import PairStatistics
+from globular.passes.many.split import Node, TreeSum
+from globular.seam.passes import Change, Pass
+
+
+@dataclass(frozen=True)
+class Nothing(Change):
+    """Leave a part as it is."""
+
+
+class Work:
+    """A pass for every part, or one of its own for each of some parts; pickled once, however far it travels."""
+
+    __slots__ = ("_value", "changes", "is_merged", "parts", "payload")
+
+    def __init__(self, value: Pass[Any] | dict[int, Pass[Any]], *, is_merged: bool) -> None:
+        one = next(iter(value.values())) if isinstance(value, dict) else value
+        self._value: Pass[Any] | dict[int, Pass[Any]] | None = value
+        self.changes = bool(one.effect.writes)
+        """Whether the per-row state is another one afterwards."""
+        self.payload = _dumps(value)
+        self.is_merged = is_merged
+        """Whether the results become one; else they come back part by part."""
+        self.parts = frozenset(value) if isinstance(value, dict) else None
+        """The parts that have a pass of their own; None for all, with the same pass."""
+
+    @property
+    def value(self) -> Pass[Any] | dict[int, Pass[Any]]:
+        """The pass, or the passes by part."""
+        if self._value is None:
+            self._value = pickle.loads(self.payload)
+        return self._value
+
+    @property
+    def one(self) -> Pass[Any]:
+        """The pass, or one of them."""
+        return next(iter(self.value.values())) if isinstance(self.value, dict) else self.value
+
+    def of_part(self, number: int) -> Pass[Any] | None:
+        """The pass of a part; None where there is nothing to do."""
+        return self.value.get(number) if isinstance(self.value, dict) else self.value
+
+    def __getstate__(self) -> Any:
+        return self.changes, self.payload, self.is_merged, self.parts
+
+    def __setstate__(self, state: Any) -> None:
+        self.changes, self.payload, self.is_merged, self.parts = state
+        self._value = None
+
+
+def _dumps(value: Any) -> bytes:
+    buffer = io.BytesIO()
+    _pickler()(buffer).dump(value)
+    return buffer.getvalue()
+
+
+@cache
+def _pickler() -> type:
+    import cloudpickle  # comes with Dask
+
+    class Pickler(cloudpickle.Pickler):
+        def reducer_override(self, obj: Any) -> Any:
+            if isinstance(obj, GaussianParameters):
+                name = _NAMES.setdefault(obj, uuid.uuid4().hex)
+                return same_mixture, (name, type(obj), vars(obj))
+            return super().reducer_override(obj)
+
+    return Pickler
+
+
+_NAMES: WeakKeyDictionary[GaussianParameters, str] = WeakKeyDictionary()
+"""The names of mixtures that were sent."""
+_MIXTURES: WeakValueDictionary[str, GaussianParameters] = WeakValueDictionary()
+"""Mixtures that arrived here, by their names."""
+
+
+def same_mixture(name: str, kind: type[GaussianParameters], attributes: dict[str, Any]) -> GaussianParameters:
+    """The mixture that was sent by this name: one object as long as it is in use, however often it is sent.
+
+    What was computed for a mixture is kept for that very object, so a copy would have it computed again.
+    """
+    mixture = object.__new__(kind)
+    vars(mixture).update(attributes)
+    return _MIXTURES.setdefault(name, mixture)
+
+
+@dataclass(frozen=True, slots=True)
+class Post:
+    """A worker, and the parts that are asked of it."""
+
+    address: str
+    parts: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """Work for the workers of `route`: the first of them does its own and passes it on to the others."""
+
+    key: str
+    """Names the shard."""
+    number: int
+    """The number of changes of the state up to and with this one; answered twice, it is done once."""
+    n_parts: int
+    work: Work
+    route: tuple[Post, ...]
+    replay: int = 0
+    """The repair in whose course parts that were made in it are brought up to `number`, without results; 0 for none."""
+
+    def onward(self) -> list[Request]:
+        """The requests to pass on: two halves of the rest of the route, neighbours staying together."""
+        return [
+            Request(self.key, self.number, self.n_parts, self.work, half, self.replay)
+            for half in halves(self.route[1:])
+        ]
+
+
+def halves(route: tuple[Post, ...]) -> list[tuple[Post, ...]]:
+    """A route in two, those that are not empty."""
+    middle = (len(route) + 1) // 2
+    return [half for half in (route[:middle], route[middle:]) if half]
+
+
+@dataclass(slots=True)
+class Reply:
+    """What the workers of a route found, or what kept them from it."""
+
+    sums: dict[Node, Any] = field(default_factory=dict)
+    """Results put together as far as the tree over the parts allows."""
+    singles: dict[int, Any] = field(default_factory=dict)
+    """Results part by part."""
+    lost: list[str] = field(default_factory=list)
+    """Workers that do not answer."""
+    missing: list[int] = field(default_factory=list)
+    """Parts that their worker does not have, or has in an earlier state."""
+    error: BaseException | None = None
+
+    def join(self, other: Reply, request: Request) -> None:
+        """Take in the answer of another route."""
+        self.lost += other.lost
+        self.missing += other.missing
+        self.error = self.error or other.error
+        self.singles |= other.singles
+        if request.work.is_merged and (self.sums or other.sums):
+            tree = TreeSum[Any](request.n_parts, request.work.one.merge)
+            tree.nodes.update(self.sums)
+            for (level, number), value in other.sums.items():
+                tree.insert(level, number, value)
+            self.sums = tree.nodes
+
+    def packed(self) -> Reply:
+        """The same for the journey."""
+        return replace(self, sums={node: pack(value) for node, value in self.sums.items()})
+
+    def unpacked(self) -> Reply:
+        """The same after the journey."""
+        return replace(self, sums={node: unpack(value) for node, value in self.sums.items()})
+
+
+@dataclass(frozen=True, slots=True)
+class SparseRows:
+    """A matrix of which few rows differ from zero."""
+
+    shape: tuple[int, ...]
+    indices: NDArray[np.int32]
+    rows: NDArray[np.float64]
+
+    def unpacked(self) -> NDArray[np.float64]:
+        matrix = np.zeros(self.shape)
+        matrix[self.indices] = self.rows
+        return matrix
+
+
+@dataclass(frozen=True, slots=True)
+class PackedPairs:
+    """Pieces of pair statistics, each row of them in the narrowest type that holds its numbers."""
+
+    pieces: list[tuple[NDArray[Any], ...]]
+    """c, c̃, Σ w d and Σ w."""
+
+    def unpacked(self) -> PairStatistics:
+        return PairStatistics.of_pieces(self.pieces)
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A dataclass taken apart."""
+
+    kind: type
+    values: list[Any]
+
+    def unpacked(self) -> Any:
+        return self.kind(*map(unpack, self.values))
+
+
+def pack(value: Any) -> Any:
+    """Statistics in a form that takes fewer bytes; `unpack` restores every bit."""
+    if isinstance(value, np.ndarray) and value.ndim == 2 and value.dtype == np.float64:
+        occupied = np.ascontiguousarray(value).view(np.int64).any(axis=1)
+        indices = np.flatnonzero(occupied).astype(np.int32)
+        return SparseRows(value.shape, indices, value[indices]) if 2 * len(indices) < len(value) else value
+    if isinstance(value, PairStatistics):
+        return PackedPairs([tuple(map(narrowed, piece)) for piece in value.pieces if len(piece[0])])
+    if is_dataclass(value) and not isinstance(value, type):
+        return Record(type(value), [pack(getattr(value, item.name)) for item in fields(value)])
+    return value
+
+
+def unpack(value: Any) -> Any:
+    """The inverse of `pack`."""
+    return value.unpacked() if isinstance(value, SparseRows | PackedPairs | Record) else value
+
+
+def narrowed(values: NDArray[Any]) -> NDArray[Any]:
+    """Numbers that are all whole and small in one or two bytes each, others as they are."""
+    if values.dtype.kind == "f" and (values[:100] % 1).any():
+        return values
+    least, largest = values.min(initial=0), values.max(initial=0)
+    for kind in (np.uint8, np.uint16):
+        if least >= 0 and largest <= np.iinfo(kind).max:
+            small = values.astype(kind)
+            return small if values.dtype.kind != "f" or np.array_equal(small, values) else values
+    return values

@@ -1,0 +1,249 @@
+"""What runs on the workers: they hold parts with their per-point state, and answer requests.
+
+Parts live beside Dask's own data, in the memory of the worker process. A request comes as a call to `serve`, on the
+worker's event loop; the work is done on a thread of its own, so that the worker stays responsive. The last answer that
+changed the state is kept: when another worker dies before all answers have come together, the request is sent again,
+and who has done its part already only repeats what it said.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import pickle
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import numpy as np
+
+from globular.data.blocks import Matrix, check_finite
+from globular.data.some_rows import RowRange, choose_rows
+from globular.errors import DataError
+from globular.model.statistics import F64
+from globular.passes.dask.messages import Nothing, Reply, Request
+from globular.passes.dask.partitions import FileRows, rows_from_chunk, weights_from_chunk
+from globular.passes.host import HostShard
+from globular.passes.many.split import TreeSum
+from globular.passes.registry import shard_over
+from globular.seam.among import Need
+from globular.seam.shard import Shard
+
+
+@dataclass(frozen=True, slots=True)
+class PartOptions:
+    """How a part is made from its rows."""
+
+    partition: int
+    """Number of the partition that the rows are from."""
+    n_rows: int
+    """Rows that the partition had when it was loaded first."""
+    first_row: int
+    weights: F64 | None
+    """None where the rows have none, or came with their own."""
+    unit_rows: bool
+    labelled: bool
+    """Whether rows of weight 0 are there to be labelled; else they are no rows, and others stand in their place."""
+    n_threads: int | None
+    """None takes the worker's threads."""
+    version: int
+    """What its state counts as: 0 for new data, −r for a part that was made in the r-th repair and has to catch up."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartInfo:
+    """What the client needs to know about a part."""
+
+    total_weight: float
+    lacks: dict[Need, str]
+
+
+@dataclass(slots=True)
+class _Part:
+    shard: Shard
+    version: int
+    """The number of changes that its state has seen; negative while it catches up."""
+
+
+@dataclass(slots=True)
+class _Host:
+    """The parts of one shard on one worker."""
+
+    client_id: str
+    raw: dict[int, tuple[Matrix | RowRange, F64 | None]] = field(default_factory=dict)
+    """Rows and weights that were loaded, by partition, until a part is made from them."""
+    parts: dict[int, _Part] = field(default_factory=dict)
+    executor: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, "globular-pass"))
+    answered: int = 0
+    """Number of the last change that was answered."""
+    said: Reply = field(default_factory=Reply)
+    """The answer to the last change."""
+
+    def answer(self, request: Request) -> Reply:
+        """Do the work on the parts that are asked of this worker."""
+        asked = request.route[0].parts
+        before = request.number - 1 if request.work.changes else request.number
+        known = (-request.replay,) if request.replay else (before, request.number)
+        missing = [i for i in asked if i not in self.parts or self.parts[i].version not in known]
+        if missing:
+            return Reply(missing=missing)
+        answer = Reply()
+        if request.work.changes and self.answered == request.number and not request.replay:
+            answer = self.said
+        todo = [i for i in asked if request.replay or not request.work.changes or self.parts[i].version == before]
+        found = self._run(request, todo)
+        answer.join(found, request)
+        if request.replay:
+            return Reply()
+        if request.work.changes:
+            self.answered, self.said = request.number, answer
+        return Reply(dict(answer.sums), dict(answer.singles))
+
+    def _run(self, request: Request, todo: list[int]) -> Reply:
+        work, answer = request.work, Reply()
+        tree = TreeSum[Any](request.n_parts, work.one.merge) if work.is_merged else None
+        for number in todo:
+            part, own = self.parts[number], work.of_part(number)
+            if own is not None:
+                result = part.shard.run(own)
+                if tree is None:
+                    answer.singles[number] = result
+                else:
+                    tree.insert(0, number, result)
+            part.version = request.number  # also where the change concerned other parts alone
+        answer.sums = {} if tree is None else tree.nodes
+        return answer
+
+
+_HOSTS: dict[tuple[str, str], _Host] = {}
+"""By worker and shard; several workers may share a process."""
+
+
+# --- loading -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class RowsInfo:
+    """The shape of a part as it was loaded."""
+
+    n_rows: int
+    n_columns: int
+    dtype: np.dtype[Any]
+
+
+def keep_rows(chunk: Any, weights: Any, key: str, client_id: str, partition: int, name: str) -> None:
+    """A Dask task: take the rows of a partition (and weights that came with them) into this worker's keeping."""
+    from distributed import get_worker
+
+    rows = chunk.open() if isinstance(chunk, FileRows) else rows_from_chunk(chunk, name)
+    if not isinstance(rows, RowRange):  # those are checked while they are read
+        check_finite(rows, name)
+    given = None if weights is None else weights_from_chunk(weights, _describe(rows).n_rows, name)
+    host = _HOSTS.setdefault((get_worker().address, key), _Host(client_id))
+    host.raw[partition] = (rows, given)
+
+
+def _describe(rows: Matrix | RowRange) -> RowsInfo:
+    if isinstance(rows, RowRange):
+        return RowsInfo(rows.n_rows, rows.n_columns, rows.dtype)
+    return RowsInfo(int(rows.shape[0]), int(rows.shape[1]), rows.dtype)
+
+
+async def rows_held(key: str, wanted: dict[int, int], dask_worker: Any = None) -> dict[int, RowsInfo]:
+    """The shapes of those parts whose partition was loaded here."""
+    host = _HOSTS.get((dask_worker.address, key))
+    raw = {} if host is None else host.raw
+    return {number: _describe(raw[partition][0]) for number, partition in wanted.items() if partition in raw}
+
+
+async def make_parts(
+    key: str, options: dict[int, PartOptions], dask_worker: Any = None
+) -> dict[int, PartInfo] | Exception:
+    """Lay shards over those of the rows that were loaded before; they start with a fresh state."""
+    host = _HOSTS.get((dask_worker.address, key))
+    if host is None:
+        return {}
+
+    def make() -> dict[int, PartInfo]:
+        held = {number: given for number, given in options.items() if given.partition in host.raw}
+        return {number: _make_part(host, number, given, dask_worker) for number, given in held.items()}
+
+    try:
+        return await asyncio.get_running_loop().run_in_executor(host.executor, make)
+    except Exception as error:  # returned, not raised: one of a file is not one of a connection
+        return error
+
+
+def _make_part(host: _Host, number: int, options: PartOptions, worker: Any) -> PartInfo:
+    rows, own_weights = host.raw.pop(options.partition)
+    if _describe(rows).n_rows != options.n_rows:
+        raise DataError("X: a partition that was made again has another number of rows; its source has changed")
+    weights = own_weights if options.weights is None else options.weights
+    if weights is not None and not options.labelled:
+        rows = _rows_that_count(rows, weights)
+    n_threads = options.n_threads or worker.state.nthreads
+    shard = shard_over(rows, weights, unit_rows=options.unit_rows, n_threads=n_threads, first_row=options.first_row)
+    host.parts[number] = _Part(shard, options.version)
+    return PartInfo(shard.total_weight, dict(shard.lacks))
+
+
+def _rows_that_count(rows: Any, weights: F64) -> Any:
+    """The rows, with the next one of positive weight in place of each of weight 0: so that all keep their numbers."""
+    counted = np.flatnonzero(weights > 0)
+    if len(counted) in (0, len(weights)):
+        return rows
+    numbers = counted[np.minimum(np.searchsorted(counted, np.arange(len(weights))), len(counted) - 1)]
+    return choose_rows(rows, numbers)
+
+
+async def drop_parts(key: str, dask_worker: Any = None) -> None:
+    """Forget a shard."""
+    host = _HOSTS.pop((dask_worker.address, key), None)
+    if host is not None:
+        host.executor.shutdown(wait=False)
+
+
+async def drop_orphans(client_ids: list[str], dask_worker: Any = None) -> None:
+    """Forget the shards of clients that are gone."""
+    mine = [key for (address, key) in _HOSTS if address == dask_worker.address]
+    for key in mine:
+        if _HOSTS[dask_worker.address, key].client_id not in client_ids:
+            await drop_parts(key, dask_worker)
+
+
+# --- answering -----------------------------------------------------------------------------------------------
+
+
+async def serve(request: Request, dask_worker: Any = None) -> Reply:
+    """Do the own part of a request while the other workers of the route do theirs, and put the answers together."""
+    onward = [asyncio.ensure_future(pass_on(dask_worker.rpc, part)) for part in request.onward()]
+    answer = await _answer(request, dask_worker)
+    for other in onward:
+        answer.join((await other).unpacked(), request)
+    return answer.packed()
+
+
+async def _answer(request: Request, worker: Any) -> Reply:
+    host = _HOSTS.get((worker.address, request.key))
+    if host is None:
+        return Reply(missing=list(request.route[0].parts))
+    try:
+        return await asyncio.get_running_loop().run_in_executor(host.executor, host.answer, request)
+    except Exception as error:  # travels to the client and is raised there
+        return Reply(error=error)
+
+
+async def pass_on(rpc: Any, request: Request) -> Reply:
+    """Have the first worker of a request's route serve it; `rpc` are the connections of a worker or a client."""
+    address = request.route[0].address
+    try:
+        reply = await rpc(address).run(function=pickle.dumps(serve), args=pickle.dumps((request,), 5))
+    except (OSError, RuntimeError):  # the latter from connections that are closed on this side
+        return Reply(lost=[address])
+    if reply["status"] != "OK":
+        return Reply(error=RuntimeError(f"{address}: {reply.get('text', reply)}"))
+    return cast(Reply, reply["result"])
+
+
+@HostShard.implements(Nothing)
+def nothing(shard: HostShard, work: Nothing) -> None:
+    """Leave a part as it is."""

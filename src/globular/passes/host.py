@@ -1,0 +1,301 @@
+"""What shards of this process share: per-row state, the table of who carries out which pass, and passes over state.
+
+A backend derives from `HostShard` by way of `BlockShard`, and registers a function for each pass that it carries out
+itself: `@MyShard.implements(Assign)`, or `@MyShard.implements(Assign, Probe)` for one source of candidates. What
+needs weights and per-row state alone is written here once. Passes that nobody has registered are carried out part by
+part.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Iterator
+from functools import reduce
+from typing import Any, ClassVar, TypeVar, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from globular.jit import new_queue, share_kernel
+from globular.kernels.random import random_labels
+from globular.kernels.state import locate_in_runs, settle_runs, sum_by_key
+from globular.model.statistics import F64
+from globular.seam import passes
+from globular.seam.passes import Index, Labels, Pass, Result, RowValue
+from globular.seam.shard import PointState, Shard
+from globular.threads import SECONDS_PER_NUMBER, cached_property, even_ranges, run_all, worth_waking
+
+Handler = Callable[[Any, Any], Any]
+Function = TypeVar("Function", bound=Handler)
+
+NONE: F64 = np.empty(0)
+"""Stands for absent weights or scales in kernel calls: kernels look at its length."""
+NO_NUMBERS: NDArray[np.int64] = np.empty(0, dtype=np.int64)
+"""The same for places and names."""
+NO_TABLE: F64 = np.empty((0, 0))
+"""The same for what has a line for each row."""
+PART_BYTES = 128 * 2**20
+"""Bytes of a part, where rows that are not here come in parts."""
+RUN = 4096
+"""Rows whose sum is kept as one number, or whose list as one piece; another value changes the last bits of sums."""
+ROWS_AT_ONCE = 1 << 13
+"""Rows that a thread converts, copies or labels before it takes the next ones; larger = fewer calls, and fewer tasks
+for the threads of a small pass. No result depends on it."""
+GATHERED_AT_ONCE = 1 << 11
+"""Rows, or nodes of a tree, that a thread brings together at once: larger = larger products, and more memory."""
+SEARCHED_AT_ONCE = 1 << 10
+"""Rows, cells or pairs of a task that looks at centres for each of them; larger = fewer tasks for many threads."""
+ROWS_PER_PRODUCT = 512
+"""Most rows of a product with centres: with their scores they stay in the second-level cache."""
+CACHED_NUMBERS = 1 << 16
+"""Numbers that stay in the second-level cache beside what they come from; larger = larger blocks."""
+ROWS_PER_SPAN = 16 * RUN
+"""Least rows of a span whose sums by key are taken."""
+SPANS = 16
+"""Most spans of rows whose sums by key are taken side by side."""
+
+
+class HostShard(Shard):
+    """Rows whose weights and per-row state are in the memory of this process."""
+
+    _handlers: ClassVar[dict[tuple[type, type | None], Handler]] = {}
+    frontier: Any = None
+    """The cells of a tree over the rows, once there is one; see `passes.tree`."""
+
+    def __init__(
+        self,
+        shape: tuple[int, int],
+        weights: F64 | None = None,
+        *,
+        n_threads: int = 1,
+        state: PointState | None = None,
+        first_row: int = 0,
+    ) -> None:
+        self.n_rows, self.n_columns = int(shape[0]), int(shape[1])
+        self.weights: F64 = NONE if weights is None else np.ascontiguousarray(weights, dtype=np.float64)
+        """One number a row, or none at all."""
+        self.n_threads = n_threads
+        self.first_row = first_row
+        """The number of row 0 in the whole data, for random numbers that do not depend on the split."""
+        self.state = PointState(self.n_rows) if state is None else state
+        self.error_runs: F64 | None = None
+        """Σ w d² of every run of rows, where a pass has left it."""
+
+    def __init_subclass__(cls) -> None:
+        cls._handlers = {}
+
+    @classmethod
+    def implements(cls, kind: type[Pass[Any]], variant: type | None = None) -> Callable[[Function], Function]:
+        """Register a function (shard, pass) → result for a kind of pass, or for one variant of it."""
+
+        def register(function: Function) -> Function:
+            cls._handlers[kind, variant] = function
+            return function
+
+        return register
+
+    def _handler(self, work: Pass[Any]) -> Handler | None:
+        variants = (*work.variant.__mro__, None) if work.variant else (None,)
+        for cls in type(self).__mro__:
+            for variant in variants:
+                found = cls.__dict__.get("_handlers", {}).get((type(work), variant))
+                if found is not None:
+                    return cast(Handler, found)
+        return None
+
+    def _carry_out(self, work: Pass[Result]) -> Result:
+        if "d2" in work.effect.writes:
+            self.error_runs = None
+        handler = self._handler(work)
+        return self._run_parts(work) if handler is None else handler(self, work)
+
+    def _run_parts(self, work: Pass[Result]) -> Result:
+        """The pass on one part after the other: one result is held, not many."""
+        return reduce(work.merge, (part.run(work) for part in self.parts()))
+
+    @property
+    @abstractmethod
+    def dtype(self) -> np.dtype:
+        """The type that kernels see the rows in."""
+
+    @abstractmethod
+    def parts(self) -> Iterator[HostShard]:
+        """The rows in order as shards in memory, with their weights and views of the state."""
+
+    def row_blocks(self) -> Iterator[tuple[int, NDArray[Any]]]:
+        """All rows as the passes see them, block by block: the number of the first, and the rows."""
+        for begin, end in even_ranges(self.n_rows, max(1, PART_BYTES // (8 * self.n_columns))):
+            yield begin, self.take(np.arange(begin, end))
+
+    @abstractmethod
+    def take_rows(self, indices: Index) -> F64:
+        """Some rows as the passes see them."""
+
+    @cached_property
+    def total_weight(self) -> float:
+        return float(self.weights.sum()) if len(self.weights) else float(self.n_rows)
+
+    @property
+    def labels(self) -> Labels:
+        return cast(Labels, self.state.get("labels", np.int32, -1))
+
+    @property
+    def squared_distances(self) -> F64:
+        """Per-row state: squared distance to the closest seed, or to the row's own centre."""
+        return cast(F64, self.state.get("d2", np.float64, np.inf))
+
+    @property
+    def closest_seeds(self) -> Labels:
+        """Per-row state: number of the closest seed."""
+        return cast(Labels, self.state.get("seeds", np.int32, -1))
+
+    def take(self, indices: Index, what: RowValue = "rows") -> NDArray[Any]:
+        if what == "rows":
+            return self.take_rows(indices)
+        if what == "labels":
+            return self.labels[indices]
+        weights = self.weights[indices] if len(self.weights) else np.ones(len(indices))
+        return weights if what == "weights" else self.squared_distances[indices] * weights
+
+    def totals(self, of: str, by: str | None, n: int) -> F64:
+        """Σ w ("weights") or Σ w·d² ("errors"), of all rows or of those of each label or seed."""
+        if by is None:
+            return np.array([self.total_weight if of == "weights" else error_runs(self).sum()])
+        return sum_by(self, self.labels if by == "labels" else self.closest_seeds, n, errors=of == "errors")
+
+    def locate(self, masses: F64, by: Any = "weights") -> Index:
+        if by == "errors":
+            return _locate_by(self, masses, error_runs(self), errors=True)
+        if not len(self.weights):
+            return np.clip(masses, 0, self.n_rows - 1).astype(np.intp)
+        return _locate_by(self, masses, self._weight_runs, errors=False)
+
+    @cached_property
+    def _weight_runs(self) -> F64:
+        return np.add.reduceat(self.weights, np.arange(0, self.n_rows, RUN))
+
+
+def runs_of(rows: slice) -> slice:
+    """The runs of these rows, of which the first begins a run."""
+    return slice(rows.start // RUN, -(-rows.stop // RUN))
+
+
+def threads_for_runs(shard: HostShard, n_numbers: int = 1) -> int:
+    """Threads for a pass at memory speed over so many numbers a row: a few runs are not worth waking one for."""
+    return worth_waking(shard.n_threads, SECONDS_PER_NUMBER * n_numbers * shard.n_rows)
+
+
+def _on_runs(shard: HostShard, queue: NDArray[np.int64], work: Callable[[], object]) -> None:
+    share_kernel(work, queue, threads_for_runs(shard), calls_blas=False)
+
+
+def error_runs(shard: HostShard) -> F64:
+    """Σ w d² of every run of rows, as kept by the last pass or taken from the state."""
+    if shard.error_runs is None:
+        nothing = np.empty(0, dtype=np.int32)
+        _settle(shard, nothing, nothing)
+    assert shard.error_runs is not None
+    return shard.error_runs
+
+
+def settle(shard: HostShard, former: Labels) -> tuple[float, int]:
+    """Σ w d² after a pass, whose runs are kept, and how many rows have another label than before it."""
+    return _settle(shard, former, shard.labels)
+
+
+def _settle(shard: HostShard, former: Labels, labels: Labels) -> tuple[float, int]:
+    """The same for these labels, or for none."""
+    d2, queue = shard.squared_distances, new_queue()
+    shard.error_runs = sums = np.empty(-(-shard.n_rows // RUN))
+    changes = np.empty(len(sums), dtype=np.int64)
+    _on_runs(shard, queue, lambda: settle_runs(queue, RUN, former, labels, d2, shard.weights, sums, changes))
+    return float(sums.sum()), int(changes.sum())
+
+
+def sum_by(shard: HostShard, keys: Labels, n: int, *, errors: bool) -> F64:
+    """Σ w d² of the rows of each key, or Σ w. Spans of rows depend on their number alone."""
+    n_spans = max(1, min(SPANS, len(keys) // max(ROWS_PER_SPAN, 4 * n)))
+    sums, queue = np.empty((n_spans, n)), new_queue()
+    d2 = shard.squared_distances if errors else NONE
+    _on_runs(shard, queue, lambda: sum_by_key(queue, keys, d2, shard.weights, sums))
+    return np.add.reduce(sums, axis=0)
+
+
+def _locate_by(shard: HostShard, masses: F64, sums: F64, *, errors: bool) -> Index:
+    """Find the run of each mass from the runs' sums, then the row inside it. O(runs touched · RUN + m log m)."""
+    if len(sums) == 1:
+        return _locate_inside(shard, masses, errors=errors)
+    ends = np.cumsum(sums)
+    positive = np.flatnonzero(sums > 0)
+    found = np.zeros(len(masses), dtype=np.intp)
+    if not len(positive) or not len(masses):
+        return found
+    order = np.argsort(masses, kind="stable")
+    # a mass that rounding has pushed past the total belongs to the last row that can be drawn at all
+    run_of = np.minimum(np.searchsorted(ends, masses[order], side="right"), positive[-1])
+    firsts = np.flatnonzero(np.diff(run_of, prepend=-1, append=len(sums)))
+    runs, inside, queue = run_of[firsts[:-1]], masses[order] - (ends - sums)[run_of], new_queue()
+    located, d2 = np.empty_like(found), shard.squared_distances if errors else NONE
+    _on_runs(shard, queue, lambda: locate_in_runs(queue, RUN, runs, firsts, inside, d2, shard.weights, located))
+    found[order] = located
+    return found
+
+
+def _locate_inside(shard: HostShard, masses: F64, *, errors: bool) -> Index:
+    """The same in a single run, where NumPy is done before a kernel has looked at its arguments."""
+    shares = shard.squared_distances if errors else shard.weights
+    ends = np.cumsum(shares * shard.weights if errors and len(shard.weights) else shares)
+    last = ends.searchsorted(ends[-1])  # the row at which the sum reaches its final value
+    return np.minimum(ends.searchsorted(masses, side="right"), last)
+
+
+@HostShard.implements(passes.Take)
+def take(shard: HostShard, work: passes.Take) -> NDArray[Any]:
+    return shard.take(work.indices, work.what)
+
+
+@HostShard.implements(passes.Locate)
+def locate(shard: HostShard, work: passes.Locate) -> Index:
+    return shard.locate(work.masses, work.by)
+
+
+@HostShard.implements(passes.Total)
+def total(shard: HostShard, work: passes.Total) -> F64:
+    return shard.totals(work.of, work.by, work.n)
+
+
+@HostShard.implements(passes.AllLabels)
+def all_labels(shard: HostShard, work: passes.AllLabels) -> list[Labels]:
+    return [shard.labels]
+
+
+BY_METHODS = (passes.Take, passes.Locate, passes.Total, passes.AllLabels)
+"""Passes that shards answer by methods of their own, wherever weights and state lie."""
+
+
+@HostShard.implements(passes.ScatterLabels)
+def scatter_labels(shard: HostShard, work: passes.ScatterLabels) -> None:
+    random_labels(np.uint64(work.seed), shard.first_row, work.n_clusters, shard.labels)
+
+
+@HostShard.implements(passes.LabelBySeeds)
+def label_by_seeds(shard: HostShard, work: passes.LabelBySeeds) -> None:
+    shard.labels[:] = shard.closest_seeds
+
+
+@HostShard.implements(passes.BlendErrors)
+def blend_errors(shard: HostShard, work: passes.BlendErrors) -> None:
+    d2 = shard.squared_distances
+    d2 *= work.share
+    d2 += np.asarray(work.of_seeds)[shard.closest_seeds]
+
+
+@HostShard.implements(passes.Relabel)
+def relabel(shard: HostShard, work: passes.Relabel) -> None:
+    names, labels = np.asarray(work.names, dtype=np.int32), shard.labels
+
+    def rename(span: tuple[int, int]) -> None:
+        labels[slice(*span)] = np.take(names, labels[slice(*span)], mode="wrap")
+
+    spans, seconds = even_ranges(len(labels), ROWS_PER_SPAN), SECONDS_PER_NUMBER * len(labels)
+    run_all(rename, spans, shard.n_threads, seconds=seconds, calls_blas=False)

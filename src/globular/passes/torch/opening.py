@@ -1,0 +1,134 @@
+"""From what a user hands over to rows on a card, and back."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import numpy as np
+import torch
+
+from globular.data.blocks import Source
+from globular.data.some_rows import check_rows
+from globular.errors import DataError, DeviceError, MemoryBudgetError
+from globular.model.statistics import F64
+from globular.passes.torch import streaming
+from globular.passes.torch.arrays import DeviceArray, tensor_dtype
+from globular.passes.torch.card import CardShard
+from globular.passes.torch.shard import TorchShard
+from globular.passes.torch.streaming import StreamedShard
+
+logger = logging.getLogger("globular")
+
+ROWS_PER_COPY = 1 << 16
+COPIES_OF_CENTERS = 160
+"""Bytes for every number of the centres: parameters, sums, velocities and products of several precisions."""
+SPARE_BYTES = 1 << 30
+
+
+def find_device(name: str) -> Any:
+    """The torch device of this name: "cuda", "cuda:1", or "torch-cpu", which is for tests."""
+    if name == "torch-cpu":
+        return torch.device("cpu")
+    if not torch.cuda.is_available():
+        raise DeviceError(f"device={name!r}: torch sees no CUDA card here; use device='cpu'")
+    number = int(name[5:]) if ":" in name else torch.cuda.current_device()
+    if number >= torch.cuda.device_count():
+        raise DeviceError(f"device={name!r}: there are {torch.cuda.device_count()} cards, numbered from 0")
+    return torch.device("cuda", number)
+
+
+def tensor_of(X: Any) -> Any:
+    """A tensor on a card, of torch or of whoever speaks DLPack, as one of torch; nothing is copied."""
+    return X.detach() if isinstance(X, torch.Tensor) else torch.from_dlpack(X)
+
+
+def rows_on_card(X: Any, name: str, n_clusters: int, bytes_per_row: int) -> Any:
+    """Rows as a tensor on the device of this name: from a tensor there, an array, or a source, block by block.
+
+    An array or a source that the card cannot hold beside what a fit takes is returned as it is: it will be streamed.
+    """
+    device = find_device(name)
+    if not isinstance(X, Source | np.ndarray):
+        return _checked_tensor(tensor_of(X).to(device))
+    if isinstance(X, Source) and X.is_sparse:
+        raise DataError(f"{X.name}: sparse rows do not go to a GPU; use device='cpu'")
+    n, D = (X.n_rows, X.n_columns) if isinstance(X, Source) else X.shape
+    n_bytes = n * D * tensor_dtype(X.dtype).itemsize
+    if n_bytes + _bytes_beside(n, D, n_clusters, bytes_per_row) > free_bytes(device):
+        logger.info("X, %.1f MiB, is larger than %s has room for: streamed", n_bytes / 2**20, device)
+        return X
+    if isinstance(X, np.ndarray):
+        return torch.as_tensor(X if X.flags.writeable else X.copy()).to(device)
+    return _read(X, device)
+
+
+def _checked_tensor(rows: Any) -> Any:
+    if rows.ndim != 2 or not rows.numel():
+        raise ValueError(f"X must have two dimensions and at least one row and column, got shape {tuple(rows.shape)}")
+    if rows.dtype.is_complex:
+        raise ValueError("X: complex data are not supported")
+    if rows.dtype.is_floating_point:
+        for begin in range(0, len(rows), 1 << 20):
+            finite = torch.isfinite(rows[begin : begin + (1 << 20)]).all(dim=1)
+            if not bool(finite.all()):
+                row = begin + int(torch.nonzero(~finite)[0, 0])
+                raise ValueError(f"X contains NaN or infinity, first in row {row} (the first row is 0)")
+    return rows
+
+
+def _read(source: Source, device: Any) -> Any:
+    rows: Any = None
+    for block in source.blocks(ROWS_PER_COPY):
+        check_rows(block.rows, source, np.arange(block.start, block.stop))
+        some = torch.as_tensor(np.ascontiguousarray(block.rows))
+        if rows is None:
+            rows = torch.empty((source.n_rows, source.n_columns), dtype=some.dtype, device=device)
+        rows[block.start : block.stop] = some.to(device)
+    return rows
+
+
+def shard_on_card(rows: Any, weights: F64 | None, device: str, *, unit_rows: bool) -> CardShard:
+    """A shard over rows that lie on a card, or are to be streamed to it."""
+    if isinstance(rows, torch.Tensor):
+        return TorchShard(rows, weights, unit_rows=unit_rows)
+    return StreamedShard(rows, weights, find_device(device), unit_rows=unit_rows)
+
+
+def free_bytes(device: Any) -> float:
+    """Memory of a card that nobody holds, or that torch holds for us."""
+    if device.type != "cuda":
+        return float("inf")
+    free = torch.cuda.mem_get_info(device)[0]
+    return float(free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device))
+
+
+def _bytes_beside(n_rows: int, n_columns: int, n_clusters: int, bytes_per_row: int) -> int:
+    """What a fit takes of a card beside X; `bytes_per_row` for the state, orders and nominees of every row, at most."""
+    copies = min(8 * n_rows * n_columns, 1 << 30)
+    return bytes_per_row * n_rows + COPIES_OF_CENTERS * n_clusters * n_columns + copies + SPARE_BYTES
+
+
+def check_card_memory(shard: CardShard, n_clusters: int, bytes_per_row: int) -> None:
+    """Say beforehand how much memory of the card a fit takes beside X, and refuse what it does not have."""
+    n_bytes = _bytes_beside(shard.n_rows, shard.n_columns, n_clusters, bytes_per_row)
+    if isinstance(shard, StreamedShard):
+        n_bytes += streaming.PARTS_AT_ONCE * streaming.PART_BYTES
+    logger.info("the fit, beside X, on %s: up to %.1f MiB", shard.device, n_bytes / 2**20)
+    free = free_bytes(shard.device)
+    if n_bytes > free:
+        raise MemoryBudgetError(
+            f"the fit, beside X, would take {n_bytes / 2**30:,.1f} GiB of the card, {free / 2**30:,.1f} are free; take "
+            "fewer clusters, or use device='cpu'"
+        )
+
+
+def beside(X: Any, values: Any) -> Any:
+    """Values as a tensor beside X, of the kind that X is."""
+    rows = tensor_of(X)
+    on_card = isinstance(values, DeviceArray)
+    tensor = (values.tensor if on_card else torch.as_tensor(np.asarray(values))).to(rows.device)
+    if isinstance(X, torch.Tensor):
+        return tensor
+    cupy = __import__(type(X).__module__.split(".")[0])
+    return cupy.from_dlpack(tensor) if hasattr(cupy, "from_dlpack") else tensor

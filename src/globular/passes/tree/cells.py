@@ -1,0 +1,203 @@
+"""A tree over the rows of a shard, the frontier it is opened to, and the passes that plant, open and read it.
+
+After the tree is built rows are read only where leaves are opened, by `Shard.take`: so this serves every shard whose
+state is in this process, wherever its rows are.
+"""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from globular.jit import new_queue, share_kernel
+from globular.kernels.claims import find_cells
+from globular.kernels.tree_sums import part_nodes
+from globular.model.chunks import Chunks, Claims, NodeValue
+from globular.model.gaussian import GaussianParameters
+from globular.model.groups import starts_of
+from globular.model.statistics import F64, I64
+from globular.passes.cpu.expect.blocks import ChunkBlocks
+from globular.passes.cpu.expect.rows_of import SMALLEST_SHARE
+from globular.passes.cpu.rows import read_only
+from globular.passes.host import SEARCHED_AT_ONCE, HostShard
+from globular.passes.tree.frontier import Frontier
+from globular.passes.tree.partition import PartitionTree
+from globular.seam import tree_passes as passes
+from globular.threads import SECONDS_PER_NUMBER, even_ranges, map_all, worth_waking
+
+_ENTRIES_AT_ONCE = 2**17
+"""Numbers in the matrices of nodes that are looked at together: a megabyte, which the cache holds."""
+NUMBERS_AT_ONCE = 2**23
+"""Numbers in the means and scatters of children, or in responsibilities, that are held together: 64 MB."""
+
+
+def frontier_of(shard: HostShard) -> Frontier:
+    """The cells that the tree over a shard's rows is opened to."""
+    if shard.frontier is None:
+        raise RuntimeError("there is no tree over these rows yet; run Plant first")
+    return cast(Frontier, shard.frontier)
+
+
+@HostShard.implements(passes.Plant)
+def plant(shard: HostShard, work: passes.Plant) -> int:
+    known = cast(Frontier | None, shard.frontier)
+    if known is None or (known.tree.kind, known.leaf_size) != (work.scatter, work.leaf_size):
+        trees = [_tree_of(shard, work, begin, rows) for begin, rows in shard.row_blocks()]
+
+        def read(numbers: NDArray[np.integer]) -> tuple[F64, F64]:
+            places = np.asarray(numbers, dtype=np.intp) - shard.first_row
+            return shard.take(places), shard.take(places, "weights")
+
+        shard.frontier = Frontier(PartitionTree.join(trees, shard.n_threads), read, work.leaf_size, shard.n_threads)
+    frontier = frontier_of(shard)
+    frontier.reset(work.largest, work.depth)
+    return len(frontier)
+
+
+def _tree_of(shard: HostShard, work: passes.Plant, begin: int, rows: NDArray[Any]) -> PartitionTree:
+    weights, first = shard.weights[begin : begin + len(rows)], shard.first_row + begin
+    return PartitionTree.build(rows, weights, work.scatter, work.leaf_size, first_row=first, n_threads=shard.n_threads)
+
+
+@HostShard.implements(passes.TakeCells)
+def take_cells(shard: HostShard, work: passes.TakeCells) -> Chunks:
+    return frontier_of(shard).chunks
+
+
+@HostShard.implements(passes.OpenGaining)
+def open_gaining(shard: HostShard, work: passes.OpenGaining) -> int:
+    frontier = frontier_of(shard)
+    if frontier.gains is None:
+        raise RuntimeError("OpenGaining opens what Gains has found; run that first")
+    frontier.open(np.flatnonzero((frontier.gains >= work.smallest) & (frontier.gains > 0.0)))
+    return len(frontier)
+
+
+@HostShard.implements(passes.OpenRows)
+def open_rows(shard: HostShard, work: passes.OpenRows) -> int:
+    frontier = frontier_of(shard)
+    while len(frontier.nodes):
+        frontier.open(np.arange(len(frontier.nodes)))
+    return len(frontier)
+
+
+def best_parts(tree: PartitionTree, value: NodeValue, gain: float, n_threads: int = 1) -> NDArray[np.bool_]:
+    """The nodes that are better left for their children, by `gain` per unit of weight, (n_nodes,).
+
+    From the leaves up a node is worth what it is worth as one cluster, or what its children are worth together if that
+    is more. One look at every node answers for all partitions that the tree contains, of two clusters or of a million.
+    """
+    step = max(1, _ENTRIES_AT_ONCE // tree.means.shape[1] ** 2)
+    blocks = even_ranges(tree.n_nodes, step)
+    worth = np.concatenate(map_all(lambda block: value(tree.chunks(np.arange(*block))), blocks, n_threads))
+    parted = np.empty(tree.n_nodes, dtype=bool)
+    part_nodes(tree.children, tree.weights, gain, worth, parted)
+    return parted
+
+
+def parts_below(tree: PartitionTree, parted: NDArray[np.bool_]) -> I64:
+    """The nodes that remain when those are left for their children."""
+    found, front = [], np.zeros(1, dtype=np.int64)
+    while len(front):
+        found.append(front[~parted[front]])
+        front = tree.children[front[parted[front]]].ravel()
+    return np.concatenate(found)
+
+
+@HostShard.implements(passes.BestCut)
+def best_cut(shard: HostShard, work: passes.BestCut) -> Chunks:
+    frontier = frontier_of(shard)
+    frontier.parted = best_parts(frontier.tree, work.value, work.gain, shard.n_threads)
+    return frontier.tree.chunks(parts_below(frontier.tree, frontier.parted))
+
+
+@HostShard.implements(passes.OpenCut)
+def open_cut(shard: HostShard, work: passes.OpenCut) -> int:
+    frontier = frontier_of(shard)
+    while len(places := np.flatnonzero(frontier.parted[frontier.nodes])):
+        frontier.open(places)
+    return len(frontier)
+
+
+@HostShard.implements(passes.ForgetMembers)
+def forget_members(shard: HostShard, work: passes.ForgetMembers) -> None:
+    frontier_of(shard).members = None
+
+
+@HostShard.implements(passes.ReadFrontier)
+def read_frontier(shard: HostShard, work: passes.ReadFrontier) -> list[passes.FrontierState | None]:
+    state = frontier_of(shard).state
+    return [state if state.n_bytes <= work.most_bytes else None]
+
+
+@HostShard.implements(passes.PutFrontier)
+def put_frontier(shard: HostShard, work: passes.PutFrontier) -> None:
+    frontier_of(shard).restore(work.state, work.gains)
+
+
+@HostShard.implements(passes.CellsOf)
+def cells_of(shard: HostShard, work: passes.CellsOf) -> Claims:
+    frontier, mixture = frontier_of(shard), work.mixture
+    blocks, at_once = ChunkBlocks(mixture, frontier.offset), max(1, NUMBERS_AT_ONCE // mixture.n_components)
+    return Claims.join([
+        _claimed(blocks, chunks.pick(slice(*span)), work.components, shard.n_threads)
+        for chunks in frontier.parts()
+        for span in even_ranges(len(chunks), at_once)
+    ])  # fmt: skip
+
+
+def _claimed(blocks: ChunkBlocks, cells: Chunks, components: NDArray[np.integer], n_threads: int) -> Claims:
+    """What components hold of some cells: counted first, then copied."""
+    q, _ = blocks.posterior(blocks.observed(cells), n_threads)
+    n_spans, wanted = -(-len(cells) // SEARCHED_AT_ONCE), components.astype(np.int64)
+    places = np.zeros((n_spans, len(components)), dtype=np.int64)
+    held = [read_only(np.ascontiguousarray(each)) for each in (cells.weights, cells.means, cells.scatter)]
+    n_threads = worth_waking(min(n_threads, n_spans), SECONDS_PER_NUMBER * q.size)
+
+    def find(n: int) -> Chunks:
+        weights, means, scatter = (np.empty((n, *each.shape[1:])) for each in held)
+        queue, given = new_queue(), (*held, places, weights, means, scatter)
+        share_kernel(
+            lambda: find_cells(queue, SEARCHED_AT_ONCE, q, wanted, SMALLEST_SHARE, *given), queue, n_threads,
+            calls_blas=False,
+        )  # fmt: skip
+        return Chunks(weights, means, scatter, cells.kind)
+
+    find(0)
+    starts = starts_of(places.T.ravel())  # what a component holds in all spans lies together
+    places[:] = starts[:-1].reshape(places.T.shape).T
+    return Claims(find(int(starts[-1])), starts[::n_spans].copy())
+
+
+@HostShard.implements(passes.OpenHeld)
+def open_held(shard: HostShard, work: passes.OpenHeld) -> int:
+    frontier, mixture, components, least = frontier_of(shard), work.mixture, work.components, work.least
+    holders = _holders(frontier, mixture, shard.n_threads)
+    n_cells = np.bincount(holders, minlength=mixture.n_components)
+    wanted = np.zeros(mixture.n_components, dtype=bool)
+    wanted[components] = True
+    holders = holders[: len(frontier.nodes)]
+    while True:
+        short = wanted & (n_cells < least)
+        places = np.flatnonzero(short[holders] & frontier.spread)
+        if not len(places):
+            return len(frontier)
+        n_cells += np.bincount(holders[places], frontier.n_children(places) - 1, minlength=mixture.n_components).astype(
+            np.int64
+        )
+        inner = places[~frontier.tree.is_leaf(frontier.nodes[places])]
+        holders = np.concatenate([np.delete(holders, places), np.repeat(holders[inner], 2)])  # the order of `open`
+        frontier.open(places)
+
+
+def _holders(frontier: Frontier, mixture: GaussianParameters, n_threads: int) -> NDArray[np.integer]:
+    """The component of largest responsibility for every cell, (n_cells,)."""
+    if frontier.members is not None:
+        return np.maximum(frontier.members[:, 0], 0)
+    blocks = ChunkBlocks(mixture, frontier.offset)
+    found = [np.empty(len(part), dtype=np.int64) for part in frontier.parts()]
+    for part, components in zip(frontier.parts(), found, strict=True):
+        blocks.answer(blocks.observed(part), n_threads, components=components)
+    return np.concatenate(found)

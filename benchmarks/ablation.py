@@ -7,8 +7,9 @@
 
 One process has a problem's rows. For each seed it fits with everything, without two of the parts, with everything
 again, and so on: a fit without a part is compared to the fit with everything beside it, in the same process and minute.
-The CSV (`results/ablation.csv`) has a line a fit; the table and the picture have the geometric means over seeds of
-seconds, distances and errors without the part, as multiples of those with it. More than 1: the part is worth something.
+The CSV (`results/ablation.csv`) has a line a fit; the table (which `docs/method.md` holds) and the picture have the
+geometric means over seeds of seconds, distances and errors without the part, as multiples of those with it. More than
+1: the part is worth something.
 
 Errors are those of the fitted centres over all rows (of very large problems over a sample of them, the same for all
 fits). That of a mixture is exp(−2 · score / columns), the variance of a column that has this density: 1 % more is
@@ -31,7 +32,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ablation_parts import PARTS, Part, switched_off
+from ablation_parts import GONE, PARTS, Part, switched_off
 from globular.errors import DataError
 from harness.data import SETS, groups, real_array
 
@@ -246,18 +247,15 @@ def ratios(file: Path) -> dict[tuple[str, str], Worth]:
 
 
 def table(found: dict[tuple[str, str], Worth]) -> str:
-    """Markdown: each part over all problems that can have it."""
-    lines = [
-        "| part | problems | seconds | largest | error | largest | distances |",
-        "|---|---:|---:|---:|---:|---:|---:|",
-    ]
-    for part in PARTS:
-        here = [worth for (name, _), worth in found.items() if name == part.name]
+    """Markdown: each part over all problems that can have it, those that were deleted for it last."""
+    lines = ["| part | problems | time | largest | error | largest |", "|---|---:|---:|---:|---:|---:|"]
+    for name, what in [(part.name, part.what) for part in PARTS] + [(name, f"{GONE[name]} (deleted)") for name in GONE]:
+        here = [worth for (part, _), worth in found.items() if part == name]
         if here:
-            mean = np.exp(np.mean(np.log([[w.seconds, w.error, w.distances] for w in here]), axis=0))
+            mean = np.exp(np.mean(np.log([[w.seconds, w.error] for w in here]), axis=0))
             lines.append(
-                f"| {part.name}: {part.what} | {len(here)} | {mean[0]:.2f} | {max(w.seconds for w in here):.2f}"
-                f" | {100 * (mean[1] - 1):+.2f} % | {100 * (max(w.error for w in here) - 1):+.2f} % | {mean[2]:.2f} |"
+                f"| *{name}*: {what} | {len(here)} | {mean[0]:.2f} | {max(w.seconds for w in here):.2f}"
+                f" | {100 * (mean[1] - 1):+.2f} % | {100 * (max(w.error for w in here) - 1):+.2f} % |"
             )
     return "\n".join(lines)
 
@@ -269,7 +267,8 @@ def draw(found: dict[tuple[str, str], Worth], out: Path) -> None:
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    parts = [part.name for part in PARTS if any(name == part.name for name, _ in found)]
+    names = [part.name for part in PARTS] + list(GONE)
+    parts = [name for name in names if any(name == part for part, _ in found)]
     problems = [problem.name for problem in PANEL if any(name == problem.name for _, name in found)]
     figure, axes = pyplot.subplots(1, 2, figsize=(17, 0.32 * len(parts) + 3.2), sharey=True, layout="constrained")
     for axis, field, title, most in (

@@ -28,11 +28,11 @@ from numpy.typing import NDArray
 from globular.algorithms.kmeans.cells import draw_cells
 from globular.algorithms.kmeans.variational import VariationalOptions, variational_kmeans
 from globular.errors import DataError
-from globular.kernels.cells import check_cell
-from globular.kernels.nearest import TILE
 from globular.passes.cpu import CpuShard
-from globular.passes.cpu.products import CenterProduct
-from globular.passes.cpu.rows import gather_rows
+from globular.passes.cpu.cells import BLOCK_ROWS, CellProduct
+from globular.passes.cpu.engine.decide import TILE, lower_block
+from globular.passes.cpu.engine.score import score_block
+from globular.passes.host import NONE
 from globular.seam.among import Probe
 from globular.seam.passes import Assign, CellNeighbors
 from globular.threads import even_ranges, run_all
@@ -163,20 +163,23 @@ def hottest_kernels(rounds: int, n: int = 2048, D: int = 64, members: int = 64, 
     X = random.normal(size=(n * n_tasks, D)).astype(np.float32)
     copy, order = np.empty_like(X), random.permutation(len(X)).reshape(n_tasks, n)
     shard = CpuShard(X)
-    product = CenterProduct(shard, X[:members].astype(np.float64), [np.arange(members)])
-    chunk, best = product.chunks[0], np.zeros(len(X))
-    labels, lengths = np.zeros(len(X), dtype=np.int32), np.sqrt(np.einsum("ij,ij->i", X, X, dtype=np.float64))
-    scores = [np.array(product.scores(gather_rows(shard.rows, order[t]), None, chunk)) for t in range(2)]
+    product = CellProduct(shard, X[:members].astype(np.float64), np.arange(members), np.array([0, members]))
+    best, labels, in_turn = np.zeros(len(X)), np.zeros(len(X), dtype=np.int32), np.arange(n)
+    scratch = [product.workspace(members, -(-members // TILE)) for _ in range(n_tasks)]
+    scores = np.empty((n_tasks, n, members), dtype=np.float32)
 
-    def multiply(task: int) -> None:
-        product.scores((X[:n],), None, chunk)  # in a pass the rows have just been gathered: they are in the cache
+    def multiply(task: int) -> None:  # the rows of one task, which are in the cache
+        for begin in range(0, n, BLOCK_ROWS[1]):
+            some = slice(begin, begin + BLOCK_ROWS[1])
+            score_block((X,), in_turn[some], NONE, product.centers, 0, scratch[task], scores[task, some])
 
     def check(task: int) -> None:
-        rows, at = (X[task * n : (task + 1) * n],), np.arange(n)
-        check_cell(
-            rows, at, order[task], lengths, shard.scales, scores[task % 2], chunk.norms, chunk.members,
-            product.centers, product.norms, best, labels, np.empty(-(-members // TILE), dtype=np.int32),
-        )  # fmt: skip
+        for begin in range(0, n, BLOCK_ROWS[1]):
+            some = slice(begin, begin + BLOCK_ROWS[1])
+            lower_block(
+                (X,), in_turn[some], order[task, some], NONE, product.centers, 0, scores[task, some], scratch[task],
+                best, labels,
+            )  # fmt: skip
 
     def on_threads(function: Callable[[int], None]) -> Callable[[], None]:
         return lambda: run_all(function, range(n_tasks), THREADS)
@@ -184,7 +187,9 @@ def hottest_kernels(rounds: int, n: int = 2048, D: int = 64, members: int = 64, 
     def copy_task(task: int) -> None:
         copy[task * n : (task + 1) * n] = X[task * n : (task + 1) * n]
 
-    check(0)
+    for task in range(n_tasks):
+        multiply(task)
+        check(task)
     seconds = best_of(rounds, {"sgemm": lambda: np.matmul(a, b, out=out)})
     time.sleep(0.5)  # the threads of BLAS look for more work for a while
     seconds |= best_of(

@@ -12,6 +12,7 @@ from globular.algorithms.mixtures import moves, pipeline
 from globular.algorithms.mixtures.em import EMOptions, em, start_from_means
 from globular.algorithms.mixtures.moves import search_by_moves
 from globular.algorithms.mixtures.pipeline import search_is_short, search_start
+from globular.algorithms.search import SHORTEST
 from globular.algorithms.steps import result_of
 from globular.model.covariances import FAMILIES
 from globular.passes.cpu import CpuShard
@@ -59,7 +60,7 @@ def test_a_bad_start_is_mended_and_the_likelihood_never_falls(covariance_type: s
 def test_without_steps_there_is_em_alone() -> None:
     X, options = rows(), EMOptions()
     start = start_from_means(CpuShard(X), lost(), "full", options)
-    least = moves.STEPS_PER_DRAW + moves.STEPS_PER_TRIAL
+    least = SHORTEST
     ends = [
         list(search_by_moves(CpuShard(X), start, options, n, np.random.default_rng(0)))[-1]
         for n in (0, least - 1, least)
@@ -74,20 +75,19 @@ def test_gains_and_losses_are_those_of_the_rows(covariance_type: str) -> None:
     shard = CpuShard(X)
     means = np.vstack([MIDDLES[:4], [[12.0, 6, 6]]])  # the last holds two clusters
     *_, step = em(shard, start_from_means(shard, means, covariance_type, options), options)
-    measure = moves.Scale.of(shard, step.model, options)
-    prospects = moves.Prospects(shard, step.model, measure, np.random.default_rng(0))
-    assert prospects.log_likelihood == pytest.approx(shard.run(Expect(step.model)).log_likelihood)
-    assert prospects._gains.argmax() == 4 and prospects._gains[4] > 20 * np.abs(prospects._gains[:4]).max()
-    halves = prospects._halves.means[8:]
+    prospects = moves.GaussianProspects(shard, step.model, options, np.random.default_rng(0))
+    assert prospects.objective == pytest.approx(shard.run(Expect(step.model)).log_likelihood)
+    assert prospects.gains.argmax() == 4 and prospects.gains[4] > 20 * np.abs(prospects.gains[:4]).max()
+    halves = prospects.halves.means[8:]
     nearest = np.linalg.norm(halves[:, None] - MIDDLES[4:], axis=2).argmin(axis=1)
     assert sorted(nearest) == [0, 1] and np.abs(halves - MIDDLES[4:][nearest]).max() < 0.5
     # one Gaussian in the place of a pair: the likelihood of all rows falls by about as much
-    a, b = int(prospects._a[0]), int(prospects._b[0])
-    merged = measure.fitted(prospects._moments.merged(np.array([a]), np.array([b])), step.model)
+    a, b = prospects.pairs[0].tolist()
+    merged = prospects.merged(np.array([a]), np.array([b]))
     both = soft.log_joint(X, merged)[:, 0]
     others = np.delete(soft.log_joint(X, step.model), [a, b], axis=1)
     after = np.logaddexp(both, np.logaddexp.reduce(others, axis=1)).sum()
-    assert prospects._losses[0] == pytest.approx(prospects.log_likelihood - after, rel=0.06)
+    assert prospects.losses[0] == pytest.approx(prospects.objective - after, rel=0.06)
 
 
 def test_no_move_leaves_a_component_on_a_few_rows() -> None:
@@ -153,7 +153,7 @@ def test_a_search_is_as_long_as_the_em_before_it(
     monkeypatch.setattr(pipeline, "COMPONENTS_PER_STEP", components_per_step)
     monkeypatch.setattr(pipeline, "search_by_moves", watched)
     result_of(search_start(CpuShard(X), 6, "full", EMOptions(), np.random.default_rng(0)))
-    assert [limit >= moves.STEPS_PER_DRAW + moves.STEPS_PER_TRIAL for limit in limits] == [True] * searched
+    assert [limit >= SHORTEST for limit in limits] == [True] * searched
 
 
 @pytest.mark.parametrize("covariance_type", ["full", "tied", "diag", "spherical"])

@@ -17,12 +17,10 @@ from scipy import sparse, stats
 
 from globular import seeding
 from globular.algorithms import seeding as methods
-from globular.algorithms.kmeans.cells import redrawn
-from globular.algorithms.seeding.common import distinct, few_rows_of
+from globular.algorithms.seeding.common import distinct
 from globular.algorithms.seeding.hierarchical import level_sizes
 from globular.algorithms.seeding.named import draw_seeds
 from globular.algorithms.seeding.plus_plus import extend, plus_plus, plus_plus_of_few
-from globular.algorithms.seeding.random import spread
 from globular.algorithms.seeding.shares import apportion, hubness, reach
 from globular.algorithms.steps import result_of
 from globular.data.open import as_source
@@ -494,32 +492,19 @@ def test_few_rows_have_the_same_greedy_seeds_without_a_pass(weighted: bool) -> N
     weights = np.random.default_rng(1).integers(1, 6, 700).astype(float) if weighted else None
     shard = CpuShard(X, weights)
     by_passes = result_of(plus_plus(shard, 12, np.random.default_rng(2), 4))
-    at_once = result_of(plus_plus_of_few(shard, few_rows_of(shard), 12, np.random.default_rng(2), 4))
+    at_once = result_of(plus_plus_of_few(shard, 12, np.random.default_rng(2)))
     np.testing.assert_array_equal(at_once, by_passes)
     for n_clusters in (12, 150):
         start = result_of(draw_seeds(shard, "k-means++", n_clusters, np.random.default_rng(2)))
-        assert start.rows is not None and not start.labelled and start.name == "k-means++"
+        assert shard.few is not None and not start.labelled and start.name == "k-means++"
 
 
 def test_many_rows_are_seeded_by_passes() -> None:
     shard = CpuShard(np.random.default_rng(0).normal(size=(40_000, 7)))
     start = result_of(draw_seeds(shard, "k-means++", 3, np.random.default_rng(0)))
-    assert start.rows is None and start.labelled
+    assert shard.few is None and start.labelled
 
 
 def test_each_of_some_ascending_numbers_once() -> None:
     for numbers in ([3], [0, 0, 1, 4, 4, 9], [2, 2, 2], list(range(5))):
         np.testing.assert_array_equal(distinct(np.array(numbers)), np.unique(numbers))
-
-
-def test_rows_drawn_twice_find_groups_that_are_far_away() -> None:
-    """Three rows of ten thousand, far from all others and from each other."""
-    rng = np.random.default_rng(0)
-    rows = rng.normal(size=(10_000, 4))
-    rows[[17, 5000, 9999]] = [[300, 0, 0, 0], [0, 400, 0, 0], [0, 0, 0, 500]]
-    shard = CpuShard(rows)
-    first = spread(shard, 600, rng)
-    assert first.shape == (600, 4) and len(np.unique(first, axis=0)) > 590
-    found = redrawn(shard, first, rng)
-    assert found.shape == (600, 4) and all((found == row).all(axis=1).any() for row in rows[[17, 5000, 9999]])
-    np.testing.assert_array_equal(redrawn(CpuShard(np.ones((50, 3))), np.ones((9, 3)), rng), np.ones((9, 3)))

@@ -16,14 +16,7 @@ from scipy import sparse
 from globular import KMeans
 from globular.algorithms.kmeans.cells import draw_cells, label_by_cells
 from globular.algorithms.kmeans.probing import ProbingOptions, probing_kmeans
-from globular.algorithms.kmeans.subspace import (
-    DIRECTIONS_PER_CLUSTER,
-    FEWEST_DIRECTIONS,
-    ROWS_PER_DIRECTION,
-    Inside,
-    enter_subspace,
-    leave_subspace,
-)
+from globular.algorithms.kmeans.subspace import ROWS_PER_DIRECTION, Inside, enter_subspace, leave_subspace
 from globular.data.open import as_source
 from globular.model.subspace import MARGIN, Subspace, informative_subspace, n_informative, orthonormal
 from globular.passes.cpu import CpuShard
@@ -158,7 +151,7 @@ def text(n: int = 4000, D: int = 1500, n_topics: int = 12) -> Any:
 
 def test_few_rows_a_direction_or_few_columns_leave_sparse_rows_in_the_whole_space() -> None:
     X, rng = text(), np.random.default_rng(0)
-    d = FEWEST_DIRECTIONS + 2 * DIRECTIONS_PER_CLUSTER
+    d = 4 + 2 * 6
     for n, D in ((d * ROWS_PER_DIRECTION, 4 * d), (d * ROWS_PER_DIRECTION - 1, 4 * d), (4000, 4 * d - 1)):
         inside = enter_subspace(CpuShard(X[:n, :D]), 2, rng, 0.25, unit_centers=False)
         assert (inside is not None) == (n == d * ROWS_PER_DIRECTION)
@@ -170,7 +163,7 @@ def test_sparse_rows_are_searched_in_a_subspace(metric: str) -> None:
     X = text()
     weights = np.random.default_rng(1).random(X.shape[0])
     fits = [KMeans(12, metric=metric, random_state=0, n_threads=n).fit(X, sample_weight=weights) for n in (1, 2)]
-    d = FEWEST_DIRECTIONS + 12 * DIRECTIONS_PER_CLUSTER
+    d = 4 + 12 * 6
     assert d - 8 <= fits[0].subspace_dimension_ <= d  # a row may be drawn twice
     np.testing.assert_array_equal(fits[0].cluster_centers_, fits[1].cluster_centers_)
     assert all(b <= a * (1 + 1e-5) for a, b in pairwise(fits[0].history_.iterations.column("objective")))

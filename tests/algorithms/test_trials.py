@@ -11,7 +11,6 @@ from scipy import sparse
 from sklearn.exceptions import ConvergenceWarning
 
 from globular import KMeans, datasets
-from globular.algorithms.graphs import nearest_others
 from globular.algorithms.kmeans import coreset, pipeline, trials
 from globular.algorithms.kmeans.coreset import draw_parts
 from globular.algorithms.kmeans.probing import ProbingOptions, probing_kmeans
@@ -111,13 +110,6 @@ def test_parts_of_many_clusters_begin_where_they_are_a_third_of_the_rows(n_rows:
     assert (coreset.TIMES_MORE_FOR_TRIALS, coreset.LEAST_PER_CLUSTER) == (3, 64)
     parts = draw_parts(CpuShard(np.random.default_rng(0).normal(size=(n_rows, 2))), 100, np.random.default_rng(0))
     assert len(parts) == (n_rows >= 3 * 64 * 100)
-
-
-def test_nearest_others_are_those_of_brute_force() -> None:
-    centers = np.random.default_rng(0).normal(size=(50, 7))
-    squared = hard.squared_distances(centers, centers)
-    np.fill_diagonal(squared, np.inf)
-    assert (nearest_others(centers) == squared.argmin(axis=1)).all()
 
 
 @pytest.mark.parametrize(("n_columns", "n_rows"), [(16, 4096), (17, 17 * 256), (32, 8192), (40, 8192)])

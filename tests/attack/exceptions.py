@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 _REASONS = {
     "compiled into kernels, which `tests/passes` hold to their oracles": """
-        kernels.*
+        kernels.* passes.cpu.engine.*
     """,
     "of the door to numba, which `tests/jit` try": """
         jit.*
@@ -61,20 +61,17 @@ _REASONS = {
         model.exponential.directions: LARGEST_CONCENTRATION UNIFORM_UP_TO _TERMS _UNDERFLOW _NEWTON_STEPS
             _NEWTON_TOLERANCE
         model.exponential.family: LEAST
-        model.few_rows: NOBODY
         model.gaussian: _WEIGHT_FLOOR
         model.coordinates: _LARGEST_SINGLE
         model.low_rank: ABSENT
         model.noise: _VARIANCES_OF_WIDTH _NARROW
         model.dirichlet: _TAIL_TERMS _GAMMA_TURNS _GAMMA_TOLERANCE
-        model.subspace: INDEPENDENT
     """,
     "a size of memory that is filled as often as it takes, tried by tests of their own": """
         algorithms.kmeans.balance: ROWS_AT_ONCE
         algorithms.mixtures.missing: NUMBERS_PER_BLOCK
         algorithms.ward: NUMBERS_AT_ONCE
         passes.cpu.nearest: SPARE
-        model.centers: SAMPLED
     """,
     "what a parameter is where it is not given": """
         algorithms.kmeans.nested_choices: BATCH_ROWS BATCH_ROWS_PER_CLUSTER
@@ -95,51 +92,45 @@ _REASONS = {
         algorithms.infinite.run: VANISHED _ENOUGH _MANY_MORE _ROWS_PER_COLUMN _REFINE_EVERY
         algorithms.infinite.sowing: _ROWS_PER_MEAN
         algorithms.infinite.splits: _STEADY
-        algorithms.kmeans.balance: REMEMBERED ROUNDS INCREMENT GROWTH LEAST_GAIN
-        algorithms.kmeans.cells: STEPS
-        algorithms.kmeans.coreset: ROWS_PER_COLUMN GROWTH
-        algorithms.kmeans.few_rows: CANDIDATES FEWER_FAILURES STEPS_PER_FAILURE SOME_STEPS
-        algorithms.kmeans.nested: RHO_TOGETHER ROWS_PER_REASSIGNMENT FIRST_STEPS
+        algorithms.kmeans.few_rows: CANDIDATES
+        algorithms.kmeans.momentum: DECAY REACH LEAD
+        algorithms.kmeans.nested: RHO_TOGETHER
+        algorithms.kmeans.balance: REMEMBERED ROUNDS
+        algorithms.kmeans.subspace: POWER_STEPS
+        algorithms.ward: SOON
         algorithms.kmeans.lloyd: TOLERANCE SAMPLE_STEPS
         algorithms.kmeans.nested_choices: CELLS_GAIN
-        algorithms.kmeans.pipeline: STEPS_PER_START MOST_STARTS STARTS_PER_CLUSTER FADING PART_GAIN PART_STEPS
-            MORE_PROBES_ON_A_CARD LESS_GAIN_ON_A_CARD
-        algorithms.kmeans.probing: N_PROBES MOST_LOOKS
-        algorithms.kmeans.subspace: FEWEST_DIRECTIONS DIRECTIONS_PER_CLUSTER POWER_STEPS
-        algorithms.kmeans.swaps: MAX_ROUNDS SAFETY DRAWN FIRST_TRUST WORTH_ANOTHER_ROUND SETTLED_GAIN
-        algorithms.kmeans.trials: LOSS_KEPT LEAST_RATIO CUTS ROUGH_GAIN STEPS_PER_TRIAL FAILURES_PER_DRAW
-            WORTH_KEEPING SWAPPED_GAIN DEARER
+        algorithms.kmeans.pipeline: MOST_STARTS FADING
+        algorithms.kmeans.probing: LEAST_STAKE N_PROBES
+        algorithms.kmeans.swaps: SAFETY FIRST_TRUST SETTLED_GAIN
+        algorithms.kmeans.trials: LEAST_RATIO ROUGH_GAIN STEPS_PER_TRIAL WORTH_KEEPING
         algorithms.infinite.polishing: _LAST _STRENGTHS _LEFT_OUT _USUAL
         algorithms.mixtures.ahead: _ROWS_PER_PARAMETER _SHARE _NEAR
         algorithms.mixtures.chunky: _LAST _AHEAD _FEW_DIMENSIONS _WORTH_GOING
-        algorithms.calibration: ROWS_PER_GROUP ROWS_PER_VALUE FEWEST_PER_VALUE MOST_GROUPS LEAST
+        algorithms.calibration: MOST_GROUPS
         algorithms.mixtures.coreset: ROWS_PER_GROUP ROWS_PER_SEED
         algorithms.mixtures.em: COLD STEPS_ON_PART SAMPLED_NUMBERS
-        algorithms.mixtures.exponential: KMEANS_STEPS STEPS_OF_A_SWAP
-        algorithms.mixtures.exponential_swaps: MOST_SWAPS LEAST_RATIO
+        algorithms.mixtures.exponential: KMEANS_STEPS
         algorithms.mixtures.greedy: N_TRIED PARTIAL_STEPS SETTLING_STEPS N_DIRECTIONS
         algorithms.mixtures.missing: N_DRAWN ENOUGH_ROWS TOL_SHARE
-        algorithms.mixtures.moves: LEAST_RATIO CUTS N_POWERS N_CLOSE ROUGH_TOL STEPS_PER_TRIAL STEPS_PER_DRAW
-            MAX_FAILURES FAILURES_PER_DRAW ROWS_OF_A_MEAN WORTH_KEEPING
+        algorithms.mixtures.moves: CUTS N_CLOSE ROUGH_TOL
         algorithms.mixtures.nested: GROWTH AT_REST
         algorithms.mixtures.noise: N_NEIGHBORS SHARES
         algorithms.mixtures.path: STEPS_AHEAD PATIENCE N_SEARCHED
         algorithms.mixtures.pipeline: ROWS_PER_COMPONENT ROWS_PER_PARAMETER KMEANS_STEPS KMEANS_TOLERANCE
             FAILURES MOST_TRIALS STEPS_OVER_ALL_ROWS STEPS_PER_STEP STEPS_OF_MOVES
             STEPS_PER_COMPONENT ROUGH_STEPS
-        algorithms.mixtures.probing: FINDING_ROUNDS FINDING_PROBES
         algorithms.mixtures.stepwise: KAPPA
+        algorithms.search: STEPS_PER_TRIAL STEPS_PER_DRAW
         algorithms.steps: CAUTION
-        algorithms.seeding.hierarchical: UPPER_STEPS LAST_STEPS
         algorithms.seeding.named: NEIGHBORS
-        algorithms.ward: SOON
         passes.limits: NOMINEES
         passes.tree.growth: SAMPLED
         estimators.nested_mixture: PARTS
         estimators.variational_kmeans: SWAPS_GAIN
         model.cells: VISITS_ABOVE SMALL_CELLS
         model.low_rank: FAINT INDEPENDENT_ROWS
-        model.subspace: MARGIN FEWEST_LEADING LEADING_PER_CLUSTER
+        model.subspace: MARGIN
         model.wishart: BETA_RANGE
     """,
 }

@@ -18,7 +18,6 @@ _CENTERS: Mapping[str, Values] = {
     "passes.limits.SORT_UP_TO": (1, NEVER),
     "passes.host.PART_BYTES": (1 << 10, NEVER),
     "passes.cpu.sums.ROWS_PER_RUN": (64, NEVER),
-    "passes.cpu.products.SCORES_PER_BLOCK": (64, 1 << 24),
     "passes.cpu.products.THIN": (1, 64),
     "passes.cpu.shard.SURE_OF": (1, NEVER),
     "passes.cpu.shard.OFFSET_ROWS": (1, NEVER),
@@ -44,7 +43,6 @@ _CENTERS: Mapping[str, Values] = {
     "algorithms.kmeans.subspace.SAMPLED_ROWS": (64, NEVER),
     "algorithms.kmeans.cells.CELLS_OF_CELLS_FROM": (20, NEVER),
     "algorithms.kmeans.cells.EXACT_UP_TO": (1, NEVER),
-    "algorithms.kmeans.cells.SMALL_CELLS_FROM": (20, NEVER),
     "algorithms.kmeans.cells.LARGEST_CELL": (1, NEVER),
     "algorithms.kmeans.pipeline.PROBING_FROM": (10, NEVER),
     "algorithms.kmeans.coreset.ROWS_PER_CLUSTER": (4, NEVER),
@@ -96,10 +94,9 @@ _FEW: Mapping[str, Values] = {
     "model.few_rows.MOST_DISTANCES": (1, NEVER),
     "model.few_rows.MOST_CLUSTERS": (1, NEVER),
     "model.few_rows.SEED_DISTANCES": (1, NEVER),
-    "algorithms.kmeans.few_rows.PRODUCTS_AT_ONCE": (1, NEVER),
 }
 _SEEDS: Mapping[str, Values] = {
-    "passes.cpu.seeds.BLOCK": (64, 1 << 10),
+    "passes.cpu.cells.CENTERS_AT_ONCE": (64, 1 << 10),
     "algorithms.graphs.ADJACENT_CELLS": (1, 1 << 10),
     "algorithms.seeding.common.TAKEN_NUMBERS": (1, NEVER),
     "algorithms.seeding.named.GREEDY_UP_TO": (1, NEVER),
@@ -115,7 +112,6 @@ _SEEDS: Mapping[str, Values] = {
     "algorithms.seeding.afk_mc2._PROPOSED_NUMBERS": (1, NEVER),
     "algorithms.seeding.afk_mc2._LONGEST_BLOCK": (1, 1 << 10),
     "algorithms.seeding.plus_plus._LONGEST_BATCH": (1, 1 << 14),
-    "algorithms.seeding.plus_plus._GREEDY_STEPS": (1, NEVER),
     "algorithms.seeding.random._BLOCK": (1, NEVER),
 }
 _BATCHES: Mapping[str, Values] = {
@@ -143,8 +139,6 @@ _NEIGHBORS: Mapping[str, Values] = {
     "passes.cpu.assign.neighbors.GATHERED_ROWS": (1, NEVER),
     "passes.limits.HASH_SIZE": (1, 1 << 20),
     "model.graph._MANY_REPETITIONS": (0, NEVER),
-    "algorithms.kmeans.variational.MULTIPLICATIONS_PER_PAIR": (0, NEVER),
-    "algorithms.kmeans.variational.FULL_SUMS_EVERY": (2, NEVER),
 }
 _MIXTURES: Mapping[str, Values] = {
     "passes.cpu.expect.pairs.LEADING": (0.0, 1.0),
@@ -184,7 +178,6 @@ _FAMILIES: Mapping[str, Values] = {
     "algorithms.mixtures.exponential.FEWEST_ROWS": (64, NEVER),
     "algorithms.mixtures.exponential.ROWS_PER_COMPONENT": (1, NEVER),
     "algorithms.mixtures.exponential.SWAPPED": ((3, 1), (3, NEVER)),
-    "algorithms.mixtures.exponential_swaps.FEWEST_ROWS": (1, NEVER),
 }
 _CORRELATED: Mapping[str, Values] = {
     "passes.host.GATHERED_AT_ONCE": (16, 1 << 14),
@@ -231,7 +224,6 @@ _FILES: Mapping[str, Values] = {
     "data.streamed.PIECE_BYTES": (64, 1 << 26),
     "data.sources._N_PROBES": (1, 1 << 10),
     "data.binary_files._N_PROBES": (1, 1 << 10),
-    "data.text_files._DESCRIBED_ROWS": (1, NEVER),
     "estimators.inputs.MEMORY_SHARE": (0.0, 1.0),
     "io.tables._ROWS_OF_TEXT": (1, NEVER),
 }

@@ -16,6 +16,7 @@ from globular.model.coordinates import Coordinates
 from globular.model.covariances import COLUMNS
 from globular.model.dirichlet import InfiniteMixture
 from globular.model.exponential import Bernoulli, Directions, LinearMixture, Poisson, Surveyed
+from globular.model.few_rows import Limits
 from globular.model.gaussian import GaussianParameters
 from globular.model.graph import Search, random_graph
 from globular.model.groups import CenterGroups, group_by
@@ -46,8 +47,8 @@ from globular.seam.mixture_passes import (  # isort: skip
 )  # fmt: skip
 from globular.seam.passes import (  # isort: skip
     AddSeeds, AllLabels, Assign, AssignBatch, BlendErrors, CellNeighbors, CellSeeds, Extremes, Farthest, Halve,
-    LabelBySeeds, Locate, Moments, Pass, PowerStep, Project, Relabel, Roots, RoughCells, ScatterLabels, Spare,
-    SumByLabel, Take, Total, TrySeeds,
+    LabelBySeeds, Locate, Moments, Pass, PowerStep, Project, Relabel, Roots, RoughCells, ScatterLabels, SearchFew,
+    SeedFew, Spare, SumByLabel, Take, Total, TrySeeds,
 )  # fmt: skip
 from globular.seam.tree_passes import (  # isort: skip
     BestCut, CellsOf, ExpectCells, ForgetMembers, Gains, Gap, OpenCut, OpenGaining, OpenHeld, OpenRows, Plant,
@@ -68,7 +69,7 @@ class Problem:
         self.rows, self.w = hard.as_seen(self.matrix), np.ones(N) if self.weights is None else self.weights
         self.former, self.centers = self.rows[40 : 40 + C], self.rows[: 2 * C : 2] + 0.03
         self.graph = random_graph(C, 4, np.random.default_rng(1))
-        self.groups = CenterGroups.from_assignment(np.arange(C) % 3, 3)
+        self.groups = CenterGroups(np.argsort(np.arange(C) % 3, kind="stable"), np.arange(0, C + 1, 3))
         starts, order = group_by(hard.closest_centers(self.centers, self.centers[:3]).astype(np.int32), 3)
         self.cells = CenterCells(self.centers[:3], order.astype(np.intp), starts.astype(np.intp))
         self.tree = self.cells.tree(self.centers)
@@ -213,12 +214,6 @@ def candidates(p: Problem, shard: Any, before: State, after: State, found: Any) 
     alike(found, votes(p, wanted.labels, before) | {"pairs": wanted.pairs})
     assert found.n_distances == wanted.statistics.n_distances
     alike(after.get("members", wanted.members).reshape(N, 3), wanted.members)
-
-
-def moves(p: Problem, shard: Any, before: State, after: State, found: Any) -> None:
-    labels, old = hard.closest_centers(p.rows, p.centers), votes(p, before["labels"], before)
-    new = votes(p, labels, before)
-    alike(found, new | {"sums": new["sums"] - old["sums"], "counts": new["counts"] - old["counts"]})
 
 
 def batch(p: Problem, shard: Any, before: State, after: State, found: Any) -> None:
@@ -367,6 +362,21 @@ def cell_seeds(p: Problem, shard: Any, before: State, after: State, found: Any) 
     assert (found[:2] < 70).all() and (found[2:] >= 70).all()
 
 
+def seed_few(p: Problem, shard: Any, before: State, after: State, found: Any) -> None:
+    seeds: list[int] = []
+    for draw in (0.3, 0.7, 0.5):
+        d2_so_far = d2.seed_distances(p.rows, p.w, p.rows[seeds]).d2 if seeds else np.ones(N)
+        seeds.extend(d2.locate(p.w * d2_so_far, np.array([draw * (p.w @ d2_so_far)])))
+    np.testing.assert_array_equal(found.indices, seeds)
+    alike(found.potential, d2.seed_distances(p.rows, p.w, p.rows[seeds]).potential)
+
+
+def search_few(p: Problem, shard: Any, before: State, after: State, found: Any) -> None:
+    voted = votes(p, hard.closest_centers(p.rows, p.centers), before)
+    means = voted["sums"] / voted["counts"][:, None]
+    alike(found, {"centers": means, "objective": voted["objective"], "n_steps": 1})
+
+
 def rough_cells(p: Problem, shard: Any, before: State, after: State, found: Any) -> None:
     centers = p.centers
     for _ in range(2):
@@ -449,6 +459,8 @@ LEAVES = Plant(COLUMNS, 4, largest=0.0)
 EVERYONE = np.stack([np.roll(np.arange(C, dtype=np.int32), -c) for c in range(C)])
 AMONG_CELLS, BY_ALL = Search(3, 0, 0, estimate=False), Search(C, 0, 0, estimate=False)
 
+ONE_STEP = Limits(1, 0.0, np.inf, 0.0, False, 1e-3, 0.9, 0.95, 5.0)
+
 
 def known(p: Problem) -> list[Pass[Any]]:
     return [PLANT, ExpectCells(p.mixture(), Neighbors(p.graph, AMONG_CELLS))]
@@ -458,7 +470,6 @@ CASES = [
     Case("assign", lambda p: Assign(p.centers), assigned(lambda p, b: hard.closest_centers(p.rows, p.centers))),
     Case("assign, labels alone", lambda p: Assign(p.centers, want="labels"),
          leaves("labels", lambda p, b: hard.closest_centers(p.rows, p.centers))),
-    Case("assign, moves", lambda p: Assign(p.centers, want="moves"), moves),
     Case("assign neighbors", lambda p: Assign(p.centers, Neighbors(p.graph, Search(1, 1, 3, True))), neighbors),
     Case("assign candidates", lambda p: Assign(p.centers, Neighbors(p.graph, Search(3, 1, 3, True))), candidates),
     Case("assign probe", lambda p: Assign(p.centers, Probe(p.cells, 2)),
@@ -588,6 +599,8 @@ CASES = [
     Case("cell seeds", lambda p: CellSeeds(np.array([0, 70, N]), np.array([2, 3]), np.full(5, 0.6)), cell_seeds),
     Case("cell neighbors", lambda p: CellNeighbors(np.array([0, N]), np.zeros((1, 1), dtype=np.intp), 4), near),
     Case("rough cells", lambda p: RoughCells(p.centers, 2), rough_cells),
+    Case("seed few", lambda p: SeedFew(np.array([[0.3], [0.7], [0.5]])), seed_few),
+    Case("search few", lambda p: SearchFew(p.centers, ONE_STEP, np.empty((0, 1))), search_few),
     Case("expect shares", lambda p: ExpectShares(
         Chunks(p.w, p.rows, np.empty((N, 0)), COLUMNS), np.array([0, 70, N]), p.mixture(), np.array([0, 2, C]),
         np.array([[1], [0]])), shares),

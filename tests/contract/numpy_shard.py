@@ -55,10 +55,7 @@ def assign(shard: NumpyShard, work: passes.Assign) -> statistics.HardStatistics:
         shard.squared_distances[:] = errors
     if isinstance(work.among, Down):
         found.errors = np.bincount(shard.labels, shard.w * errors, minlength=C)
-    if work.want == "moves":
-        before = sums_by(shard.x, shard.w, former, C)
-        found.sums, found.counts = found.sums - before[0], found.counts - before[1]
-    elif work.want == "labels":
+    if work.want == "labels":
         found.sums, found.counts = np.empty((0, shard.n_columns)), np.empty(0)
     return found
 

@@ -15,7 +15,7 @@ from globular.algorithms.kmeans.lloyd import KMeansOptions, lloyd
 from globular.data.open import as_source
 from globular.errors import DataError, UnsupportedPassError
 from globular.model.gaussian import isotropic_mixture
-from globular.passes.cpu import CpuShard, products, sums
+from globular.passes.cpu import CpuShard, sums
 from globular.passes.many.split import SplitShard
 from globular.passes.many.stream import StreamShard
 from globular.seam.among import Remembered
@@ -144,8 +144,7 @@ def test_a_split_must_fit_together() -> None:
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
 def test_threads_do_not_change_a_bit(dtype: type, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(products, "SCORES_PER_BLOCK", 64)  # many blocks on little data
-    monkeypatch.setattr(sums, "ROWS_PER_RUN", 500)
+    monkeypatch.setattr(sums, "ROWS_PER_RUN", 500)  # many runs on little data
     rows, weights = blobs(n=9000, D=6).astype(dtype), weights_for(9000)
     options = KMeansOptions(max_iter=6)
     shards = [CpuShard(rows, weights, n_threads=n) for n in (1, 2, 5)]

@@ -471,13 +471,8 @@ def test_few_changed_sums_travel_as_few_rows(client: Client) -> None:
     rows = blobs(N, C=20, D=D)
     shard = DaskShard(client, collection_partitions(as_dask(rows, [0, 300, 600, 900, 1200])))
     C = 200
-    centers = rows[:C].copy()
-    shard.run(Assign(centers))
-    graph = np.arange(C, dtype=np.int32)[:, None]
-    search = globular.model.graph.Search(1, n_random=0, seed=0, estimate=False)
-    centers[7] += 0.3
-    found = shard.run(Assign(centers, Neighbors(graph, search), "moves"))
-    assert found.n_changed == 0
+    found = shard.run(Assign(rows[:C]))
+    found.sums[5:] = found.counts[5:] = 0.0
     assert len(pickle.dumps(found)) > 8 * C * D > 3 * len(pickle.dumps(pack(found)))
     np.testing.assert_array_equal(unpack(pack(found)).sums, found.sums)
 

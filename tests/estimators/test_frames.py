@@ -91,7 +91,7 @@ def test_two_columns_of_one_name_are_refused(tmp_path: Path) -> None:
         ):
             KMeans(4).fit(given)
     (tmp_path / "x.jsonl").write_text('{"a": 1, "b": 2, "a": 3}\n' * 5)
-    with pytest.raises(DataError, match=r"row 1 .*a name stands twice in an object"):
+    with pytest.raises(DataError, match=r"row 1 .*specified twice"):
         KMeans(4).fit(tmp_path / "x.jsonl")
 
 

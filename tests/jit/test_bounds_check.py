@@ -14,10 +14,10 @@ import pytest
 
 SMALL = """
 import numpy as np
-from globular.passes.cpu import CpuShard, products, sums
+from globular.passes.cpu import CpuShard, sums
 from globular.seam.passes import Assign, Farthest
 random = np.random.default_rng(0)
-products.SCORES_PER_BLOCK, sums.ROWS_PER_RUN = 64, 40
+sums.ROWS_PER_RUN = 40
 for n, C, D in [(1, 1, 1), (130, 67, 3), (700, 64, 2)]:
     rows, centers = random.normal(size=(n, D)), random.normal(size=(C, D))
     shard = CpuShard(rows, random.uniform(size=n))

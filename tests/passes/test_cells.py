@@ -94,6 +94,26 @@ def test_down_finds_the_closest_child(form: str, D: int, offset: float, blocks: 
         assert found.n_changed == np.count_nonzero(before != shard.labels)
 
 
+@pytest.mark.parametrize("D", [THIN, THIN + 1])
+@pytest.mark.parametrize("form", ["float32", "csr"])
+def test_rows_keep_a_label_that_is_as_close_and_else_get_the_lowest(
+    form: str, D: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cells, "CENTERS_AT_ONCE", 64)
+    rows = problem(D)[0]
+    centers = rows[np.random.default_rng(0).integers(len(rows), size=200)]
+    shard = CpuShard(FORMS[form](rows))
+    product = cells.CellProduct(shard, centers, np.arange(200), np.array([0, 200]))
+    apart = hard.squared_distances(rows, centers)
+    lowest, highest = apart.argmin(axis=1), 199 - apart[:, ::-1].argmin(axis=1)
+    assert (lowest != highest).any()
+    for before, expected in [(np.full(len(rows), -1), lowest), (highest, highest)]:
+        best, labels = np.where(before < 0, np.inf, apart.min(axis=1)), before.astype(np.int32)
+        product.search_all(best, labels)
+        np.testing.assert_array_equal(labels, expected)
+        np.testing.assert_allclose(best, apart.min(axis=1), atol=1e-9)
+
+
 @pytest.mark.parametrize("n", [0, 5, SORTED_ALONE, SORTED_ALONE + 1, 3 * SORTED_ALONE])
 @pytest.mark.parametrize("n_groups", [1, 700, 2 * SORTED_ALONE])
 def test_groups_are_a_stable_sort_for_any_number_of_threads(

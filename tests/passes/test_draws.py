@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from globular.model.few_rows import accepted_proposals, ends_of_chains, matched_swaps
+from globular.model.draws import accepted_proposals, ends_of_chains, matched_swaps
 from globular.passes import host
 from globular.passes.cpu import CpuShard
 from globular.seam.passes import Relabel, Total

@@ -7,23 +7,31 @@ from typing import Any
 import numpy as np
 import pytest
 
-from globular.kernels import few_rows as kernels
 from globular.model.few_rows import (
     MOST_CLUSTERS,
     MOST_DISTANCES,
     MOST_NUMBERS,
     MOST_ROWS,
     SEED_DISTANCES,
-    FewRows,
-    StepLimits,
-    TrialLimits,
+    Found,
+    Limits,
     are_few,
     are_few_to_seed,
 )
+from globular.passes.cpu import CpuShard
+from globular.passes.cpu import few_rows as kernels
+from globular.seam.passes import SearchFew, SeedFew
 from reference import assign as hard
 
-NO_END = StepLimits(max_steps=1, min_gain=0.0, total=np.inf, unexplained=0.0, unit=False)
-TRIALS = TrialLimits(least_ratio=0.4, worth=1e-5, max_failures=8, max_steps=300)
+NO_END = Limits(
+    max_steps=1, min_gain=0.0, total=np.inf, unexplained=0.0, unit=False, least_stake=1e-3, decay=0.9, reach=0.95,
+    lead=5.0, least_ratio=0.4, worth=1e-5, max_failures=8, max_in_trials=300,
+)  # fmt: skip
+
+
+def stepped(rows: CpuShard, centers: Any, limits: Limits) -> Found:
+    """Steps, without a trial."""
+    return rows.run(SearchFew(centers, limits, np.empty((0, 1))))
 
 
 def some_rows(N: int, D: int, *, weighted: bool = True) -> tuple[Any, Any]:
@@ -50,7 +58,7 @@ def test_rows_are_few_to_seed_whatever_the_number_of_clusters() -> None:
 def test_one_step_is_a_lloyd_step(N: int, D: int, C: int) -> None:
     x, weights = some_rows(N, D)
     centers = x[:: max(1, N // C)][:C].copy() + 0.01
-    found = FewRows(x, weights).step(centers, NO_END)
+    found = stepped(CpuShard(x, weights), centers, NO_END)
     squared = hard.squared_distances(x, centers)
     labels = squared.argmin(axis=1)
     assert found.objective == pytest.approx(weights @ squared.min(axis=1), rel=1e-9) and found.n_steps == 1
@@ -61,10 +69,9 @@ def test_one_step_is_a_lloyd_step(N: int, D: int, C: int) -> None:
 
 def test_the_second_closest_centre_is_known() -> None:
     x, weights = some_rows(400, 5)
-    rows = FewRows(x, weights)
-    desk = rows._new_desk(6)
-    about_mean = x - np.average(x, axis=0, weights=weights)
-    kernels.two_closest_of_all(about_mean, weights, about_mean[:6].copy(), desk)
+    desk = kernels.few_of(CpuShard(x, weights), 6, False)
+    desk.centers[:] = desk.x[:6]
+    kernels.two_closest_of_all(desk)
     squared = np.sort(hard.squared_distances(x, x[:6]), axis=1)
     np.testing.assert_allclose(desk.closest[:400], squared[:, 0], atol=1e-9)
     np.testing.assert_allclose(desk.second[:400], squared[:, 1], atol=1e-9)
@@ -72,7 +79,7 @@ def test_the_second_closest_centre_is_known() -> None:
 
 def test_a_cluster_without_rows_goes_to_the_farthest_row() -> None:
     x = np.array([[0.0], [1.0], [9.0], [2.0]])
-    found = FewRows(x, np.ones(4)).step(np.array([[1.0], [50.0]]), NO_END)
+    found = stepped(CpuShard(x), np.array([[1.0], [50.0]]), NO_END)
     np.testing.assert_allclose(found.centers, [[3.0], [9.0]])
 
 
@@ -81,17 +88,17 @@ def test_objectives_never_rise(unit: bool) -> None:
     x, weights = some_rows(500, 6)
     if unit:
         x = x / np.linalg.norm(x, axis=1, keepdims=True)
-    rows, centers = FewRows(x, weights, unit_centers=unit), x[:12].copy()
-    objectives = [rows.step(centers, NO_END._replace(max_steps=n, unit=unit)).objective for n in range(1, 25)]
+    rows, centers = CpuShard(x, weights), x[:12].copy()
+    objectives = [stepped(rows, centers, NO_END._replace(max_steps=n, unit=unit)).objective for n in range(1, 25)]
     assert np.all(np.diff(objectives) <= 1e-9 * objectives[0]) and objectives[-1] < 0.9 * objectives[0]
-    ended = rows.step(centers, NO_END._replace(max_steps=24, unit=unit)).centers
+    ended = stepped(rows, centers, NO_END._replace(max_steps=24, unit=unit)).centers
     assert not unit or np.allclose(np.linalg.norm(ended, axis=1), 1.0)
 
 
 def test_seeds_are_drawn_greedily_by_squared_distance() -> None:
     x, weights = some_rows(300, 3)
     draws = np.random.default_rng(1).random((8, 3))
-    found = FewRows(x, weights).seeds(draws)
+    found = CpuShard(x, weights).run(SeedFew(draws))
     squared, chosen = np.ones(300), list[int]()
     for line in draws:
         running = np.cumsum(weights * squared)
@@ -105,19 +112,19 @@ def test_seeds_are_drawn_greedily_by_squared_distance() -> None:
 
 def test_seeds_are_fewer_where_rows_are_repeated() -> None:
     x = np.repeat(np.arange(3.0)[:, None], 20, axis=0)
-    found = FewRows(x, np.ones(60)).seeds(np.random.default_rng(0).random((5, 2)))
+    found = CpuShard(x).run(SeedFew(np.random.default_rng(0).random((5, 2))))
     assert sorted(x[found.indices, 0].tolist()) == [0.0, 1.0, 2.0] and found.potential == 0.0
 
 
 def test_what_a_place_gains_and_what_centres_are_worth_beside_it() -> None:
     x, weights = some_rows(200, 4)
-    x = x - np.average(x, axis=0, weights=weights)
-    rows = FewRows(x, weights)
-    desk, centers = rows._new_desk(5), x[:5].copy()
-    kernels.two_closest_of_all(x, weights, centers, desk)
+    desk = kernels.few_of(CpuShard(x, weights), 5, False)
+    x, centers = desk.x, desk.centers
+    centers[:] = x[:5]
+    kernels.two_closest_of_all(desk)
     place = x[77] + 0.5
     desk.place[0] = place
-    gain = kernels.weigh_place(x, np.ascontiguousarray(x.T), weights, desk)
+    gain = kernels.weigh_place(desk)
     error = weights @ hard.squared_distances(x, centers).min(axis=1)
     both = hard.squared_distances(x, np.vstack([centers, place]))
     assert gain == pytest.approx(error - weights @ both.min(axis=1))
@@ -133,9 +140,9 @@ def test_swaps_carry_a_centre_across_a_gap() -> None:
     middles = random.normal(size=(10, 2)) * 100
     x = np.repeat(middles, 30, axis=0) + random.normal(size=(300, 2))
     start = np.vstack([x[:3], middles[2:9]])  # three centres in the first group, none in the second and in the last
-    rows, limits = FewRows(x, np.ones(300)), NO_END._replace(max_steps=5, min_gain=1e-5)
-    stuck = rows.step(start, limits._replace(max_steps=100)).objective
-    found = rows.swap(start, random.random((60, 4)), limits, TRIALS, 0)
+    rows, limits = CpuShard(x), NO_END._replace(max_steps=5, min_gain=1e-5)
+    stuck = stepped(rows, start, limits._replace(max_steps=100)).objective
+    found = rows.run(SearchFew(start, limits, random.random((60, 4))))
     ideal = 300 * 2.0
     assert found.objective < 1.2 * ideal < 0.1 * stuck and found.n_failures >= 8
     assert found.objective >= (hard.squared_distances(x, found.centers).min(axis=1)).sum() * (1 - 1e-9)

@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import sparse
 
-from globular.kernels.nominate import CENTER_CHUNK
 from globular.kernels.rows import CANCELLED
 from globular.model.statistics import HardStatistics
 from globular.passes.cpu import CpuShard, sums
+from globular.passes.cpu.engine.label import CENTER_CHUNK
 from globular.passes.cpu.shard import OFFSET_ROWS
 from globular.seam.passes import Assign, Farthest
 from makers import SHARD_FORMS, Rows, blobs, in_form, lattice, weights_for

@@ -12,6 +12,9 @@ from hypothesis import strategies as st
 from scipy import sparse
 
 from globular import threads
+from globular.algorithms.kmeans import nested
+from globular.algorithms.kmeans.cells import group_centers
+from globular.algorithms.kmeans.nested import NestedOptions
 from globular.data.sources import ArraySource
 from globular.kernels.sums import cut_runs
 from globular.model.cells import CenterCells
@@ -29,19 +32,22 @@ from reference import assign as reference
 
 
 def groups_of(kind: str, centers: Rows) -> CenterGroups:
-    if kind == "elkan":
-        return CenterGroups.from_assignment(np.arange(len(centers)), len(centers))
-    return CenterGroups.by_proximity(centers, 4)
+    options = NestedOptions(1, bounds="elkan" if kind == "elkan" else "yinyang")
+    bounds = nested._first_bounds(CpuShard(centers), centers, options)
+    assert bounds is not None
+    return bounds.groups
 
 
 @given(st.integers(0, 2**32 - 1), st.integers(1, 50), st.integers(1, 60))
 @settings(max_examples=40, deadline=None)
 def test_groups_partition_the_centers(seed: int, C: int, n_groups: int) -> None:
     random = np.random.default_rng(seed)
-    groups = CenterGroups.by_proximity(random.integers(3, size=(C, 2)).astype(np.float64), n_groups)
+    centers, n_groups = random.integers(3, size=(C, 2)).astype(np.float64), min(C, n_groups)
+    cells = group_centers(CpuShard(centers), centers, centers[:n_groups])
+    groups = CenterGroups(cells.order, cells.starts)
     assert sorted(groups.order.tolist()) == list(range(C))
     assert groups.starts[0] == 0 and groups.starts[-1] == C
-    assert 1 <= groups.n_groups <= min(C, n_groups) and (np.diff(groups.starts) > 0).all()
+    assert 1 <= groups.n_groups <= n_groups and (np.diff(groups.starts) > 0).all()
     shifts = random.uniform(size=C)
     members = [groups.order[a:b] for a, b in itertools.pairwise(groups.starts)]
     assert all((np.diff(part) > 0).all() for part in members)

@@ -279,26 +279,6 @@ def test_a_cluster_in_several_neighborhoods_is_looked_at_once(C_prime: int) -> N
     assert found.n_distances == 100 * 9
 
 
-@pytest.mark.parametrize("C_prime", [1, 3])
-@pytest.mark.parametrize("form", ["float64", "float32", "uint8", "csr64"])
-def test_moved_only_sums_are_the_difference_of_full_sums(form: str, C_prime: int) -> None:
-    matrix, centers, graph, labels = problem(form, FEW)
-    weights = weights_for(200)
-    rows = hard_reference.as_seen(matrix)
-    shards = [CpuShard(matrix, weights) for _ in range(2)]
-    for shard in shards:
-        shard.labels[:] = labels
-    search = Search(C_prime, n_random=1, seed=3, estimate=True)
-    full = shards[0].run(Assign(centers, Neighbors(graph, search)))
-    moved = shards[1].run(Assign(centers, Neighbors(graph, search), "moves"))
-    np.testing.assert_array_equal(shards[0].labels, shards[1].labels)
-    assert (moved.objective, moved.n_changed, moved.n_distances) == (full.objective, full.n_changed, full.n_distances)
-    votes = weights[:, None] * (labels[:, None] == np.arange(len(centers)))
-    scale = np.abs(full.sums).max()
-    np.testing.assert_allclose(moved.sums, full.sums - votes.T @ rows, atol=1e-12 * scale)
-    np.testing.assert_allclose(moved.counts, full.counts - votes.sum(axis=0), atol=1e-12)
-
-
 # ---------------------------------------------------------------- threads, splits, streams, large offsets
 
 
@@ -371,19 +351,18 @@ def test_hard_pass_in_any_layout(form: str, C_prime: int, unit_rows: bool) -> No
 @pytest.mark.parametrize("D", [FEW, MANY], ids=["few columns", "many columns"])
 @pytest.mark.parametrize("form", ["float32", "uint8", "csr64"])
 @pytest.mark.usefixtures("small_tasks")
-def test_what_moved_is_the_difference_of_two_sums(form: str, D: int, n_candidates: int) -> None:
+def test_sums_are_those_of_the_rows_by_label(form: str, D: int, n_candidates: int) -> None:
     matrix, centers, graph, labels = problem(form, D, n=300)
     weights, found = weights_for(300), []
     for n_threads in (1, 2, 3):
         shard = CpuShard(matrix, weights, n_threads=n_threads)
         shard.labels[:] = labels
-        before = shard.run(SumByLabel(len(centers)))
-        moved = shard.run(Assign(centers, Neighbors(graph, Search(n_candidates, 1, 0, estimate=True)), "moves"))
-        after = shard.run(SumByLabel(len(centers)))
-        assert moved.n_changed == np.count_nonzero(shard.labels != labels) > 100
-        np.testing.assert_allclose(before.counts + moved.counts, after.counts, atol=1e-9)
-        np.testing.assert_allclose(before.sums + moved.sums, after.sums, rtol=1e-9, atol=1e-6)
-        found.append((moved.sums.tobytes(), moved.counts.tobytes(), moved.pairs.sums.tobytes(), moved.objective))
+        one = shard.run(Assign(centers, Neighbors(graph, Search(n_candidates, 1, 0, estimate=True))))
+        assert one.n_changed == np.count_nonzero(shard.labels != labels) > 100
+        by_label = shard.run(SumByLabel(len(centers)))
+        np.testing.assert_allclose(one.counts, by_label.counts, atol=1e-9)
+        np.testing.assert_allclose(one.sums, by_label.sums, rtol=1e-9, atol=1e-6)
+        found.append((one.sums.tobytes(), one.counts.tobytes(), one.pairs.sums.tobytes(), one.objective))
     assert found[0] == found[1] == found[2]
 
 
@@ -403,8 +382,8 @@ def test_groups_kept_between_passes_are_those_made_anew(form: str, D: int) -> No
         anew = CpuShard(matrix)
         anew.labels[:] = kept.labels
         search = Search(1, n_random=1, seed=seed, estimate=True)
-        expected = anew.run(Assign(centers, Neighbors(graph, search), "moves" if seed % 2 == 0 else "sums"))
-        found = kept.run(Assign(centers, Neighbors(graph, search), "moves" if seed % 2 == 0 else "sums"))
+        expected = anew.run(Assign(centers, Neighbors(graph, search)))
+        found = kept.run(Assign(centers, Neighbors(graph, search)))
         np.testing.assert_array_equal(kept.labels, anew.labels)
         assert found.n_changed == expected.n_changed
         assert found.n_distances == expected.n_distances

@@ -69,6 +69,11 @@ def test_one_problem_from_fits_to_the_table(tmp_path: Path, capfd: pytest.Captur
     file = tmp_path / "ablation.csv"
     file.write_text("\n".join([",".join(ablation.COLUMNS), *(",".join([f'"{line[0]}"', *line[1:]]) for line in lines)]))
     found = ablation.ratios(file)
-    assert found["momentum", problem.name].n == 2 and "| momentum" in ablation.table(found)
+    assert found["momentum", problem.name].n == 2 and "| *momentum*" in ablation.table(found)
     ablation.draw(found, tmp_path / "picture.png")
     assert (tmp_path / "picture.png").stat().st_size > 1000
+
+
+def test_the_page_of_the_method_has_the_table_of_the_csv() -> None:
+    page = (Path(ablation.FOLDER).parents[1] / "docs" / "method.md").read_text()
+    assert ablation.table(ablation.ratios(ablation.FOLDER / "ablation.csv")) in page

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import builtins
 import contextlib
 import gzip
 import io
 import json
 import os
 import pickle
+import sys
 import tracemalloc
 import zipfile
 from collections.abc import Callable
@@ -308,7 +308,7 @@ def test_csv_dialects(text: str, expected: list[list[float]], tmp_path: Path) ->
         ("x,y,z\n1,2\n1,2,3,4\n", ["x"], r"data row 1 has 2 fields instead of 3"),
         ("x,y,z\n1,2\n1,2,3,4\n", None, r"data row 1 has 2 fields instead of 3"),
         ("x,y\n1,2,3\n1,2,3\n", None, r"data row 1 has 3 fields instead of 2"),
-        ("x,y\n1_0,2\n", None, r"cannot be parsed .*'1_0'"),
+        ("x,y\n1_0,2\n", None, r"column 'x' holds '1_0'"),
         ("a;b\n1,5;2,5\n", None, r"column 'a' holds '1,5'.*decimal points"),
         ("1,5;2,5\n1,5;2,5\n", None, r"holds '1,5'.*decimal points"),
         (",a,b\n0,1,2\n", None, r"first column has no name.*index=False"),
@@ -336,7 +336,7 @@ def test_csv_text_columns_can_be_left_out(tmp_path: Path) -> None:
     path.write_bytes(b'x,note,y\n1,"a, b",2\n3,wait\x85,4\n')  # \x85 is a line end to str.splitlines
     np.testing.assert_array_equal(open_source(path, columns=["x", "y"]).whole(), [[1, 2], [3, 4]])
     path.write_text('x,city\n1,"Oslo\nNorway"\n3,Rome\n')
-    with pytest.raises(DataError, match=r"fields instead|line breaks within quotes"):
+    with pytest.raises(DataError, match=r"fields instead|a row per line, without breaks"):
         open_source(path, columns=["x"])
 
 
@@ -390,7 +390,7 @@ def test_parquet_damage_inside_is_noticed(tmp_path: Path) -> None:
     middle = len(content) // 2
     content[middle : middle + 8] = bytes(8)
     path.write_bytes(content)
-    with pytest.raises(DataError, match=r"x\.parquet: is corrupt"):
+    with pytest.raises(DataError, match=r"x\.parquet: is truncated, corrupt"):
         open_source(path).whole()
 
 
@@ -465,17 +465,19 @@ def test_what_gzip_unpacks_to_must_fit_into_memory(tmp_path: Path, monkeypatch: 
 @pytest.mark.parametrize(
     ("text", "columns", "message"),
     [
-        ('{"a": 1, "t": "x"}\n', None, r"column 't' \(text\) does not hold numbers; .*columns=\['a'\]"),
+        ('{"a": 1, "t": "x"}\n', None, r"column 't' \(string\) does not hold numbers; .*columns=\['a'\]"),
         ('{"a": 1, "v": [1, 2]}\n', None, r"column 'v' holds lists and 1 other columns stand beside it"),
-        ('{"a": 1}\n{"b": 1}\n', None, r"row 2 has not all of a"),
-        ('{"a": 1}\n{"a": null}\n', None, r"row 2 holds what is not a number"),
-        ("[1, 2]\n[1, 2, 3]\n", None, r"row 2 has 3 numbers instead of 2"),
+        ('{"a": 1}\n{"b": 1}\n', None, r"column 'a' has missing values \(row 2\)"),
+        ('{"a": 1}\n{"a": null}\n', None, r"column 'a' has missing values \(row 2\)"),
+        ('{"a": 1}\n{"a": "x"}\n', None, r"row 2 holds what is not a number"),
+        ('{"a": 1}\n{"a":\n', None, r"row 2 is not JSON"),
+        ('{"a": 1}\n{"a": 1, "b": ' + "[" * 1_000_000 + "\n", None, r"row 2 is not JSON"),
+        ("[1, 2]\n[1, 2, 3]\n", None, r"lists of length 2 and 3 \(row 2\)"),
         ("[1, 2]\n[1,\n", None, r"row 2 is not JSON"),
         ("[1, 2]\n", ["a"], r"lists without names"),
         ("[" * 100_000 + "\n", None, r"row 1 is not JSON"),
         ("3\n", None, r"neither an object nor a list"),
         ("\n\n", None, r"has no rows"),
-        (f"[{'9' * 400}]\n", None, r"whole number that no float"),
     ],
 )
 def test_json_faults_are_located(text: str, columns: list[str] | None, message: str, tmp_path: Path) -> None:
@@ -665,17 +667,12 @@ def test_empty_parts_are_skipped_over(tmp_path: Path) -> None:
     np.testing.assert_array_equal(source.take(np.array([9, 8])), X[[9, 8]])
 
 
-@pytest.mark.parametrize(("name", "package"), [("x.parquet", "pyarrow"), ("x.h5", "h5py")])
-def test_missing_extra_is_named(name: str, package: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("name", ["x.csv", "x.jsonl", "x.feather", "x.parquet", "x.h5"])
+def test_missing_extra_is_named(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / name).write_bytes(b"anything")
-    real_import = builtins.__import__
-
-    def without_package(module: str, *rest: Any) -> Any:
-        if module.partition(".")[0] == package:
-            raise ImportError(module)
-        return real_import(module, *rest)
-
-    monkeypatch.setattr(builtins, "__import__", without_package)
+    package = "h5py" if name == "x.h5" else "pyarrow"
+    for module in [module for module in sys.modules if module.partition(".")[0] == package]:
+        monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(MissingExtraError, match=rf"{package}.*globular\[io\]"):
         open_source(tmp_path / name)
 

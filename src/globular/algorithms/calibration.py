@@ -30,11 +30,8 @@ from globular.model.statistics import F64
 from globular.seam.passes import Assign
 from globular.seam.shard import Shard
 
-ROWS_PER_GROUP, ROWS_PER_VALUE, FEWEST_PER_VALUE, MOST_GROUPS = 192, 8, 2, 256
-"""Rows of the sample in a group on average, in all and for each number that they shall agree in; those for each with
-which a group gets its mean; and the most groups: each costs a distance for every row."""
-LEAST = 0.1
-"""No weight falls below this share of what it was."""
+MOST_GROUPS = 256
+"""Each costs a distance for every row."""
 ROUNDED = 1e-10
 """A column that varies by less than this share of its size counts as constant, a direction as one of other columns."""
 
@@ -42,7 +39,8 @@ ROUNDED = 1e-10
 def calibrated(shard: Shard, drawn: DrawnRows, rng: np.random.Generator) -> DrawnRows:
     """The drawn rows with weights that agree with all rows of the shard, whose labels are overwritten."""
     n, n_values = len(drawn.indices), shard.n_columns + 1
-    n_groups = max(1, min(MOST_GROUPS, n // max(ROWS_PER_GROUP, ROWS_PER_VALUE * n_values)))
+    # a group has 192 rows of the sample on average, and eight for each number that they shall agree in
+    n_groups = max(1, min(MOST_GROUPS, n // max(192, 8 * n_values)))
     if n * shard.n_columns > TAKEN_NUMBERS:
         return drawn._replace(weights=drawn.weights * (shard.total_weight / drawn.weights.sum()))
     rows, weights = np.asarray(shard.take(drawn.indices)), drawn.weights.copy()
@@ -52,7 +50,7 @@ def calibrated(shard: Shard, drawn: DrawnRows, rng: np.random.Generator) -> Draw
     order = np.argsort(labels, kind="stable")
     for g, mine in enumerate(np.split(order, np.searchsorted(labels[order], np.arange(1, len(centers))))):
         total = float(every.counts[g])
-        if len(mine) < FEWEST_PER_VALUE * n_values:
+        if len(mine) < 2 * n_values:  # too few for a mean
             weights[mine] *= total / weights[mine].sum()
         else:
             weights[mine] = agreeing(rows[mine], weights[mine], total, every.sums[g] / total)
@@ -71,7 +69,7 @@ def agreeing(rows: F64, weights: F64, total: float, mean: F64) -> F64:
     changes = apart @ (np.linalg.pinv(correlations, rcond=ROUNDED, hermitian=True) @ missed)
     changes -= weights @ changes / total  # what rounding has left
     steepest = -float(changes.min(initial=0.0))
-    share = min(1.0, (1.0 - LEAST) / steepest) if steepest > 0 else 1.0
+    share = min(1.0, 0.9 / steepest) if steepest > 0 else 1.0
     return weights * (1.0 + share * changes)
 
 

@@ -10,7 +10,6 @@ from globular.model.graph import Graph
 from globular.model.statistics import F64
 from globular.seam.passes import CellNeighbors, Labels
 from globular.seam.shard import Shard
-from globular.threads import single_threaded_blas
 
 ADJACENT_CELLS = 8
 
@@ -20,15 +19,6 @@ def nearest_graph(shard: Shard, centers: F64, n_neighbors: int) -> Graph:
     C = len(centers)
     one_cell = np.zeros((1, 1), dtype=np.intp)
     return shard.local(centers).run(CellNeighbors(np.array([0, C], dtype=np.intp), one_cell, min(n_neighbors, C)))
-
-
-@single_threaded_blas  # the same bits for any number of threads; and threads of BLAS go on spinning after a product
-def nearest_others(centers: F64) -> Labels:
-    """For every centre the closest other one. O(C² D)."""
-    norms = np.einsum("ij,ij->i", centers, centers)
-    squared = norms[:, None] + norms - 2.0 * (centers @ centers.T)
-    np.fill_diagonal(squared, np.inf)
-    return squared.argmin(axis=1).astype(np.int32)
 
 
 def neighbor_graph(shard: Shard, tree: CellTree, n_neighbors: int) -> Labels:

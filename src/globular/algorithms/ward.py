@@ -18,7 +18,7 @@ from globular.threads import single_threaded_blas
 NUMBERS_AT_ONCE = 1 << 18
 """Costs that are held at a time."""
 SOON = 0.1
-"""Of the clusters without a partner, those look for one whose next join may be among this share of the cheapest."""
+"""Share of the clusters, by their cheapest join, that look for a partner in a round; larger = fewer, longer rounds."""
 
 
 @single_threaded_blas  # the same bits for any number of threads

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from globular.data.columns import Column, choose_numbers
 from globular.data.streamed import StreamedSource
 from globular.data.versions import FileVersion
-from globular.errors import DataError, MissingExtraError
+from globular.errors import DataError, import_extra
 
 _PANDAS_INDEX = re.compile(r"__index_level_\d+__")  # how pandas stores the index of a frame
 
@@ -41,8 +41,9 @@ class ArrowRows:
     """
 
     def __init__(
-        self, file: str, schema: Any, columns: Sequence[str] | None, first_list: Callable[[str], Any | None]
-    ) -> None:
+        self, file: str, schema: Any, columns: Sequence[str] | None,
+        first_list: Callable[[str], Any | None] = lambda name: None,
+    ) -> None:  # fmt: skip
         self.file = file
         chosen = choose_numbers(file, describe_schema(schema), columns)
         self.names = tuple(column.name for column in chosen)
@@ -65,37 +66,41 @@ class ArrowRows:
             raise DataError(f"{self.file}: the list in the first row is missing or empty; drop such rows")
         return len(first)
 
-    def to_array(self, batch: Any) -> NDArray[Any]:
-        """One array from the columns of a record batch."""
+    def to_array(self, batch: Any, first: int | None = None) -> NDArray[Any]:
+        """One array from the columns of a record batch; with the number of its `first` row errors tell theirs."""
         if self.are_lists:
-            return self._lists_to_array(batch.column(self.names[0]))
+            return self._lists_to_array(batch.column(self.names[0]), first)
         rows = np.empty((batch.num_rows, self.n_columns), self.dtype)
         for position, name in enumerate(self.names):
             column = batch.column(name)
-            self._refuse_missing(column, name)
+            self._refuse_missing(column, name, first)
             rows[:, position] = column.to_numpy(zero_copy_only=False)
         return rows
 
-    def _lists_to_array(self, lists: Any) -> NDArray[Any]:
+    def _lists_to_array(self, lists: Any, first: int | None) -> NDArray[Any]:
         """One array from a column of lists, which must all be equally long."""
         name = self.names[0]
-        self._refuse_missing(lists, name)
+        self._refuse_missing(lists, name, first)
         values = lists.flatten()
         self._refuse_missing(values, name)
         # without nulls a column of fixed-size lists can only be right; the others say each list's length
         if hasattr(lists, "offsets"):
             lengths = np.diff(lists.offsets.to_numpy())
-            if (lengths != self.n_columns).any():
-                other = int(lengths[lengths != self.n_columns][0])
+            if len(wrong := np.flatnonzero(lengths != self.n_columns)):
                 raise DataError(
-                    f"{self.file}: column {name!r} has lists of length {self.n_columns} and {other}; "
-                    "all rows need the same length"
+                    f"{self.file}: column {name!r} has lists of length {self.n_columns} and {lengths[wrong[0]]}"
+                    f"{_row(first, wrong[0])}; all rows need the same length"
                 )
         return values.to_numpy(zero_copy_only=False).reshape(len(lists), self.n_columns)
 
-    def _refuse_missing(self, column: Any, name: str) -> None:
+    def _refuse_missing(self, column: Any, name: str, first: int | None = None) -> None:
         if column.null_count:
-            raise DataError(f"{self.file}: column {name!r} has missing values; fill them in or drop these rows")
+            where = _row(first, column.is_null().to_pylist().index(True))
+            raise DataError(f"{self.file}: column {name!r} has missing values{where}; fill them in or drop these rows")
+
+
+def _row(first: int | None, position: int) -> str:
+    return "" if first is None else f" (row {first + position + 1})"
 
 
 def _kind(kind: Any) -> Any:
@@ -122,7 +127,7 @@ class ParquetSource(StreamedSource):
         with version.reading(), open_parquet(path) as file:
             metadata = file.metadata
             self._rows = ArrowRows(
-                str(path), without_index(file.schema_arrow), columns, lambda name: _first_value(file, path, name)
+                str(path), without_index(file.schema_arrow), columns, lambda name: _first_value(file, name)
             )
             segment_rows = [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
         self.column_names = self._rows.names
@@ -130,14 +135,15 @@ class ParquetSource(StreamedSource):
 
     def _pieces(self, segment: int, first: int, last: int, max_rows: int) -> Iterator[NDArray[Any]]:
         with open_parquet(self._path) as file:
-            batches = file.iter_batches(batch_size=max_rows, row_groups=[segment], columns=list(self.column_names))
             seen = 0  # rows of this row group so far
-            while seen < last:
-                batch = _next_batch(batches, self._path)
+            for batch in file.iter_batches(batch_size=max_rows, row_groups=[segment], columns=list(self.column_names)):
                 low, high = max(first - seen, 0), min(last - seen, batch.num_rows)
                 if low < high:
                     yield self._rows.to_array(batch.slice(low, high - low))
                 seen += batch.num_rows
+                if seen >= last:
+                    return
+        raise DataError(f"{self._path}: has fewer rows than its footer declares; copy or write it again")
 
 
 def describe_parquet(path: Path) -> tuple[int, list[Column]]:
@@ -146,20 +152,26 @@ def describe_parquet(path: Path) -> tuple[int, list[Column]]:
         return file.metadata.num_rows, describe_schema(without_index(file.schema_arrow))
 
 
-def open_parquet(path: Path) -> Any:
-    """Open a parquet file; one that cannot be is named."""
+@contextmanager
+def open_parquet(path: Path) -> Iterator[Any]:
+    """Open a parquet file; one that cannot be read is named, at the foot or further up."""
+    parquet = import_extra("pyarrow.parquet", "pyarrow", "io", f"reading {path}")
+    with _damage_named(path, "a parquet file"), parquet.ParquetFile(path, page_checksum_verification=True) as file:
+        yield file
+
+
+@contextmanager
+def _damage_named(path: Path, kind: str) -> Iterator[None]:
+    """Turn what Arrow says of a damaged file into an error that names it."""
+    from pyarrow import ArrowException
+
     try:
-        from pyarrow import ArrowException
-        from pyarrow.parquet import ParquetFile
-    except ImportError as error:
-        raise MissingExtraError("pyarrow", "io", f"reading {path}") from error
-    try:
-        return ParquetFile(path, page_checksum_verification=True)
+        yield
     except (ArrowException, OSError) as error:
         if isinstance(error, FileNotFoundError | PermissionError):
             raise
         raise DataError(
-            f"{path}: is truncated, corrupt or not a parquet file ({first_line(error)}); copy or write it again"
+            f"{path}: is truncated, corrupt or not {kind} ({first_line(error)}); copy or write it again"
         ) from error
 
 
@@ -170,29 +182,14 @@ def without_index(schema: Any) -> Any:
     return new_schema([field for field in schema if not _PANDAS_INDEX.fullmatch(field.name)])
 
 
-def _next_batch(batches: Iterator[Any], path: Path) -> Any:
-    """The next record batch; damage inside the file shows only here."""
-    from pyarrow import ArrowException
-
-    try:
-        return next(batches)
-    except (ArrowException, OSError) as error:
-        raise DataError(
-            f"{path}: is corrupt or uses an unknown encoding ({first_line(error)}); copy or write it again"
-        ) from error
-    except StopIteration as error:
-        raise DataError(f"{path}: has fewer rows than its footer declares; copy or write it again") from error
-
-
 def first_line(error: BaseException) -> str:
     """What an error of Arrow says first."""
     return (str(error).splitlines() or [type(error).__name__])[0]
 
 
-def _first_value(file: Any, path: Path, name: str) -> Any | None:
-    if file.metadata.num_rows == 0:
-        return None
-    return _next_batch(file.iter_batches(batch_size=1, columns=[name]), path).column(name)[0]
+def _first_value(file: Any, name: str) -> Any | None:
+    batch = next(file.iter_batches(batch_size=1, columns=[name]), None)
+    return None if batch is None else batch.column(name)[0]
 
 
 class FeatherSource(StreamedSource):
@@ -228,17 +225,8 @@ def describe_feather(path: Path) -> tuple[int, list[Column]]:
 @contextmanager
 def open_feather(path: Path) -> Iterator[Any]:
     """Open a file of record batches; one that cannot be read is named, at the head or further down."""
-    try:
-        from pyarrow import ArrowException, OSFile, ipc
-    except ImportError as error:
-        raise MissingExtraError("pyarrow", "io", f"reading {path}") from error
-    try:
-        with OSFile(str(path), "rb") as file, ipc.open_file(file) as reader:
-            yield reader
-    except (ArrowException, OSError) as error:
-        if isinstance(error, FileNotFoundError | PermissionError):
-            raise
-        raise DataError(
-            f"{path}: is truncated, corrupt or not a feather file of version 2 ({first_line(error)}); copy or write "
-            "it again"
-        ) from error
+    arrow = import_extra("pyarrow", "pyarrow", "io", f"reading {path}")
+    ipc = import_extra("pyarrow.ipc", "pyarrow", "io", f"reading {path}")
+    what = "a feather file of version 2"
+    with _damage_named(path, what), arrow.OSFile(str(path), "rb") as file, ipc.open_file(file) as reader:
+        yield reader

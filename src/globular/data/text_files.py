@@ -2,35 +2,24 @@
 
 What separates the fields of a .csv file is told by its first two lines, if it is not a comma. A file that is packed by
 gzip (.csv.gz) is unpacked into memory as text.
-
-Opening scans the file once for line ends, so that later any few megabytes of it can be parsed alone. NumPy's
-own parser does the work: on one thread it is as fast as pyarrow's, and it needs no extra package.
 """
 
 from __future__ import annotations
 
 import csv
-import io
 import re
-from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from globular.data.columns import Column, choose_columns, reading
-from globular.data.streamed import StreamedSource
-from globular.data.text_lines import TextFile, next_line, scan
-from globular.data.versions import FileVersion
+from globular.data.arrow_files import ArrowRows, describe_schema
+from globular.data.columns import Column, reading
+from globular.data.text_lines import LinesSource, TextFile, next_line, scan
 from globular.errors import DataError
 
 _DELIMITERS = {".csv": ",;\t| ", ".tsv": "\t"}
 """What may separate fields, the usual sign first."""
-_WORDS = {"\t": "tabs", " ": "single spaces"}
-_DESCRIBED_ROWS = 100
 _MISSING = frozenset({"", "na", "n/a", "nan", "null", "none", "?", "-"})  # a value that is absent, not a name
 
 
@@ -39,130 +28,96 @@ class Header:
     """What the first line says: the names, if it holds names, and the byte at which the numbers begin."""
 
     names: tuple[str, ...] | None
-    n_fields: int
+    titles: tuple[str, ...]
+    """The names, or "column 1" and so on."""
     data_start: int
     delimiter: str
 
 
-class TextSource(StreamedSource):
-    """A .csv or .tsv file, parsed a few megabytes at a time into float64."""
+class TextSource(LinesSource):
+    """A .csv or .tsv file."""
 
-    def __init__(self, path: Path, columns: Sequence[str] | None = None) -> None:
-        self._path = path
-        version = FileVersion.of(path)
-        with version.reading():
-            self._text = TextFile(path)
-            self._header = read_header(self._text)
-            self._delimiter = self._header.delimiter
-            self._used = self._choose(columns)
-            self._chunks = scan(self._text, self._header.data_start)
-        names = self._header.names
-        self.column_names = None if names is None else tuple(names[field] for field in self._used)
-        segment_rows = [chunk.n_rows for chunk in self._chunks]
-        super().__init__(str(path), segment_rows, len(self._used), np.dtype(np.float64), version)
-        if self._chunks:
-            with version.reading():
-                self._parse(0)  # a column of text should fail now, not in the middle of a fit
+    def _open(self, columns: Sequence[str] | None) -> int:
+        import pyarrow
 
-    def _choose(self, columns: Sequence[str] | None) -> list[int]:
-        """Positions of the fields to read."""
-        names = self._header.names
-        if names is None:
-            if columns is not None:
-                raise DataError(f"{self._path}: has no line of column names, so columns= cannot choose any")
-            return list(range(self._header.n_fields))
-        if columns is None and names[0] == "":
+        self._header = header = read_header(self._text)
+        if header.names is None and columns is not None:
+            raise DataError(f"{self._path}: has no line of column names, so columns= cannot choose any")
+        if columns is None and header.titles[0] == "":
             raise DataError(
                 f"{self._path}: the first column has no name; it looks like the row numbers that pandas and R "
                 f"write. Write the file without them (index=False), or name the columns: {reading(str(self._path))}"
             )
-        return choose_columns(str(self._path), names, columns)
+        schema = pyarrow.schema([(title, pyarrow.float64()) for title in header.titles])
+        self._rows = ArrowRows(str(self._path), schema, columns)
+        self.column_names = None if header.names is None else self._rows.names
+        return header.data_start
 
-    def _pieces(self, segment: int, first: int, last: int, max_rows: int) -> Iterator[NDArray[Any]]:
-        yield self._parse(segment)[first:last]
+    def _table(self, text: bytes) -> Any:
+        from pyarrow import csv as arrow_csv
+        from pyarrow import float64
 
-    def _parse(self, segment: int) -> NDArray[np.float64]:
-        """Read and parse one chunk."""
-        chunk = self._chunks[segment]
-        text = chunk.read(self._text)
-        # a line may only seem ragged, by a delimiter within quotes; loadtxt with usecols would mix up the columns
-        delimiter, n_delimiters = self._delimiter.encode(), self._header.n_fields - 1
-        if any(line.count(delimiter) != n_delimiters for line in text.splitlines() if line):
-            self._find_fault(segment, text)
-        try:
-            rows = np.loadtxt(
-                io.BytesIO(text),
-                delimiter=self._delimiter,
-                quotechar='"',
-                comments=None,
-                usecols=self._used,
-                ndmin=2,
-                encoding="latin-1",
+        names = self._rows.names
+        kinds = arrow_csv.ConvertOptions(
+            column_types=dict.fromkeys(names, float64()), include_columns=names, null_values=[]
+        )
+        return _parsed(text, self._header, kinds)
+
+    def _fault(self, message: str, first: int) -> str:
+        """Name the row, and the column that is not a number, and the remedy."""
+        if found := re.search(r"Row #(\d+): Expected (\d+) columns, got (\d+)", message):
+            row, expected, n_fields = map(int, found.groups())
+            return (
+                f"data row {first + row} has {n_fields} fields instead of {expected}; fields are separated by "
+                f"{self._header.delimiter!r}"
             )
-        except ValueError as error:
-            with suppress(csv.Error):
-                self._find_fault(segment, text)
-            raise DataError(f"{self._path}: cannot be parsed ({error})") from error
-        if len(rows) != chunk.n_rows:
-            raise DataError(
-                f"{self._path}: has line breaks within quotes, which are not supported; write it without them"
-            )
-        return rows
-
-    def _find_fault(self, segment: int, text: bytes) -> None:
-        """Walk the rows of a chunk and raise at the first that is not as many numbers as there are fields."""
-        # split first: as latin-1 text, letters of other encodings would count as line ends
-        lines = [line.decode("latin-1") for line in text.splitlines()]
-        number = int(self._bounds[segment])
-        for fields in csv.reader(lines, delimiter=self._delimiter):
-            if not fields:
-                continue
-            number += 1
-            if len(fields) != self._header.n_fields:
-                separator = _WORDS.get(self._delimiter, repr(self._delimiter))
-                raise DataError(
-                    f"{self._path}: data row {number} has {len(fields)} fields instead of "
-                    f"{self._header.n_fields}; fields are separated by {separator}"
-                )
-            if any(not _is_number(fields[field]) for field in self._used):
-                self._report_text(number, fields)
-
-    def _report_text(self, number: int, fields: list[str]) -> NoReturn:
-        """Name the columns of this row that are not numbers, and the remedy."""
-        bad = [field for field in self._used if not _is_number(fields[field])]
-        what = ", ".join(f"{self._title(field)} holds {fields[field]!r}" for field in bad)
-        missing = all(fields[field].strip().lower() in _MISSING for field in bad)
-        if missing:
+        if not (found := re.search(r"CSV column #(\d+): Row #(\d+): .*invalid value '(.*)'?$", message)):
+            return f"cannot be parsed ({message})"
+        title, value = self._header.titles[int(found[1])], found[3].removesuffix("'")
+        if value.strip().lower() in _MISSING:
             remedy = "fill in the missing values or drop these rows"
-        elif all(re.fullmatch(r"\s*[-+]?\d*,\d+\s*", fields[field]) for field in bad):
+        elif re.fullmatch(r"\s*[-+]?\d*,\d+\s*", value):
             remedy = "write numbers with decimal points, not commas"
-        elif len(fields) == 1 and re.search(r"[;,|]", fields[0]):
+        elif len(self._header.titles) == 1 and re.search(r"[;,|]", value):
             remedy = "fields are separated by tabs in a .tsv file; call it .csv"
         elif self._header.names is None:
             remedy = "remove what is not a number"
         else:
             remedy = f"take only the numeric columns: {reading(str(self._path))}"
-        raise DataError(f"{self._path}: data row {number}: {what}, which is not a number; {remedy}")
+        column = f"column {title!r}" if self._header.names else title
+        return f"data row {first + int(found[2])}: {column} holds {value!r}, which is not a number; {remedy}"
 
-    def _title(self, field: int) -> str:
-        names = self._header.names
-        return f"column {field + 1}" if names is None else f"column {names[field]!r}"
+
+def _parsed(text: bytes, header: Header, kinds: Any, bad_rows: Any = None) -> Any:
+    """Lines as a table of Arrow; one thread reads them, which knows the numbers of rows."""
+    import pyarrow
+    from pyarrow import csv as arrow_csv
+
+    return arrow_csv.read_csv(
+        pyarrow.BufferReader(text),
+        arrow_csv.ReadOptions(use_threads=False, block_size=len(text) + 1, column_names=header.titles),
+        arrow_csv.ParseOptions(delimiter=header.delimiter, invalid_row_handler=bad_rows),
+        kinds,
+    )
 
 
 def describe_text(path: Path) -> tuple[int, list[Column]]:
     """The number of rows, and the columns as the first rows show them; without a line of names these are empty."""
+    from pyarrow import csv as arrow_csv
+
     text = TextFile(path)
     header = read_header(text)
     chunks = scan(text, header.data_start)
-    names = header.names or ("",) * header.n_fields
-    first = chunks[0].read(text).splitlines()[:_DESCRIBED_ROWS] if chunks else []
-    lines = [line.decode("latin-1") for line in first if line]
-    rows = [row for row in csv.reader(lines, delimiter=header.delimiter) if len(row) == len(names)]
-    columns = []
-    for field, name in enumerate(names):
-        values = [row[field] for row in rows if row[field].strip().lower() not in _MISSING]
-        is_number = all(map(_is_number, values))
-        columns.append(Column(name, "number" if is_number else "text", "numbers" if is_number else "other"))
+    names = header.names or ("",) * len(header.titles)
+    if not chunks:
+        return 0, [Column(name, "number", "numbers") for name in names]
+    no_words = arrow_csv.ConvertOptions(true_values=[], false_values=[])  # "true" is no number where rows are read
+    table = _parsed(chunks[0].read(text), header, no_words, lambda row: "skip")
+    numeric = [column.kind == "numbers" or column.type == "null" for column in describe_schema(table.schema)]
+    columns = [
+        Column(name, "number" if is_number else "text", "numbers" if is_number else "other")
+        for name, is_number in zip(names, numeric, strict=True)
+    ]
     return sum(chunk.n_rows for chunk in chunks), columns
 
 
@@ -212,9 +167,9 @@ def read_header(source: TextFile) -> Header:
     except csv.Error as error:  # carriage returns within a line, or a field without end
         raise DataError(f"{path}: cannot be parsed ({error}); end lines by line feeds") from error
     if not _are_names(fields) and not _are_counted(fields, following):
-        return Header(None, len(fields), start, delimiter)
+        return Header(None, tuple(f"column {field + 1}" for field in range(len(fields))), start, delimiter)
     names = tuple(name.strip().removeprefix("#").strip() for name in fields)  # "# a,b" is numpy.savetxt's
-    return Header(names, len(fields), end, delimiter)
+    return Header(names, names, end, delimiter)
 
 
 def _are_names(fields: list[str]) -> bool:

@@ -1,16 +1,26 @@
-"""Lines of a text file, cut into chunks of a few megabytes of which each can be read alone."""
+"""Lines of a text file, cut into chunks of a few megabytes of which each can be read, and parsed by pyarrow, alone.
+
+Opening scans the file once for line ends. So rows are found by their numbers, and memory holds one chunk, whatever the
+size of the file.
+"""
 
 from __future__ import annotations
 
 import gzip
 import io
 import zlib
+from abc import abstractmethod
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
-from globular.data.streamed import PIECE_BYTES
-from globular.errors import DataError
+from numpy.typing import NDArray
+
+from globular.data.arrow_files import ArrowRows, first_line
+from globular.data.streamed import PIECE_BYTES, StreamedSource
+from globular.data.versions import FileVersion
+from globular.errors import DataError, import_extra
 from globular.machine import check_fits
 
 _LONGEST_LINE = 1 << 26  # fields take more room than their text, and a line is the least that can be parsed
@@ -20,6 +30,7 @@ class TextFile:
     """The bytes of a text file, in the file or, where that is packed, in memory."""
 
     def __init__(self, path: Path) -> None:
+        import_extra("pyarrow", "pyarrow", "io", f"reading {path}")
         self.path = path
         self.is_packed = path.suffix.lower() == ".gz"
         self._content = _unpacked(path) if self.is_packed else b""
@@ -86,3 +97,49 @@ def _unpacked(path: Path) -> bytes:
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise DataError(f"{path}: is truncated, corrupt or not packed by gzip ({error}); copy it again") from error
     return b"".join(pieces)
+
+
+class LinesSource(StreamedSource):
+    """A text file with a row per line, parsed a chunk at a time into float64."""
+
+    _rows: ArrowRows
+
+    def __init__(self, path: Path, columns: Sequence[str] | None = None) -> None:
+        self._path = path
+        version = FileVersion.of(path)
+        with version.reading():
+            self._text = TextFile(path)
+            self._chunks = scan(self._text, self._open(columns))
+        n_rows = [chunk.n_rows for chunk in self._chunks]
+        super().__init__(str(path), n_rows, self._rows.n_columns, self._rows.dtype, version)
+        if self._chunks:
+            with version.reading():
+                self._parse(0)  # a column of text should fail now, not in the middle of a fit
+
+    @abstractmethod
+    def _open(self, columns: Sequence[str] | None) -> int:
+        """Set `_rows` and `column_names` by the first lines, and return the byte at which the rows begin."""
+
+    @abstractmethod
+    def _table(self, text: bytes) -> Any:
+        """These lines as a table of Arrow."""
+
+    @abstractmethod
+    def _fault(self, message: str, first: int) -> str:
+        """An error of Arrow in the words of the user; `first` rows stand before the lines that it is about."""
+
+    def _pieces(self, segment: int, first: int, last: int, max_rows: int) -> Iterator[NDArray[Any]]:
+        yield self._parse(segment)[first:last]
+
+    def _parse(self, segment: int) -> NDArray[Any]:
+        """Read and parse one chunk."""
+        from pyarrow import ArrowException
+
+        chunk, first = self._chunks[segment], int(self._bounds[segment])
+        try:
+            table = self._table(chunk.read(self._text))
+        except ArrowException as error:
+            raise DataError(f"{self._path}: {self._fault(first_line(error), first)}") from error
+        if table.num_rows != chunk.n_rows:
+            raise DataError(f"{self._path}: a line does not hold one row; write a row per line, without breaks in it")
+        return self._rows.to_array(table.combine_chunks().to_batches()[0], first)

@@ -15,7 +15,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
-from globular.algorithms.kmeans.cells import draw_cells, draw_small_cells, label_by_cells
+from globular.algorithms.kmeans.cells import draw_cells, label_by_cells
 from globular.algorithms.kmeans.probing import LEAST_RECALL, WIDE_SEARCH, find_labels, label_rows
 from globular.algorithms.seeding.named import STARTS
 from globular.algorithms.steps import Step, in_units
@@ -189,8 +189,7 @@ class CentroidEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clust
         if n_probes is None:
             return 0.0
         shard, started = data.shard, time.perf_counter()
-        draw = draw_small_cells if self._hurries else draw_cells
-        cells = draw(shard, centers, np.random.default_rng(0)) if n_probes else None
+        cells = draw_cells(shard, centers, np.random.default_rng(0)) if n_probes else None
         fixed, seconds = 2 * (time.perf_counter() - started), []
         few, many = sizes = [max(1, min(data.n_rows // 16 * size // TIMED_ROWS[1], size)) for size in TIMED_ROWS]
         for size in (few, *sizes):  # the first time everything is slow

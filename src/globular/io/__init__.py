@@ -74,7 +74,7 @@ def open_source(path: str | os.PathLike[str], *, columns: Sequence[str] | None =
     globular.errors.MemoryBudgetError
         If what has to be in memory at once is larger than the memory of this machine.
     globular.errors.MissingExtraError
-        If the format needs a package that is not installed.
+        If the format needs a package that is not installed: tables and HDF5 files need ``globular[io]``.
 
     Examples
     --------

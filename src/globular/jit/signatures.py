@@ -1,6 +1,6 @@
 """Types of a kernel's arguments as text, for the list of kernels that are built ahead (`manifest.txt`):
 
-    kernels.seeds.seed_cells i8:1C f4:2C! f8:1C i8:1C
+    passes.cpu.seeds.seed_cells i8:1C f4:2C! f8:1C i8:1C
 
 A type is a letter and bytes, for arrays with dimensions, layout and "!" if they are read-only; tuples are "(…)", named
 ones have their name in front. The library knows types without names and "!": to machine code they are the same.

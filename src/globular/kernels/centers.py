@@ -41,22 +41,6 @@ def prepare_centers(
         begin = size * take_number(queue)
 
 
-@kernel
-def add_sums(
-    queue: Queue,  # IN/OUT blocks of sums
-    size: int,  # IN  sums of a block
-    more: Any,  # IN  (C, D)
-    sums: Any,  # IN/OUT (C, D) + more
-) -> None:
-    """Sums that go on. O(C · D)."""
-    begin = size * take_number(queue)
-    while begin < sums.shape[0]:
-        for c in range(begin, min(begin + size, sums.shape[0])):
-            for j in range(sums.shape[1]):
-                sums[c, j] += more[c, j]
-        begin = size * take_number(queue)
-
-
 @strict_kernel
 def divide_sums(
     queue: Queue,  # IN/OUT blocks of sums

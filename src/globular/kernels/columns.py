@@ -134,24 +134,6 @@ def closest_by_scores(
         labels[i], best[i] = label, squared + error
 
 
-@kernel
-def keep_products(
-    scores: Any,  # IN  (n, ≥ C) −2 x·m
-    lengths: Any,  # IN  (n,)
-    labels: Any,  # IN  (n,) clusters that the rows have now
-    former: Any,  # IN  (n,) those that they had; −1: none
-    at: Any,  # IN  (n,) places in the arrays below
-    own_out: Any,  # OUT x·m with the centre that a row has now
-    former_out: Any,  # OUT the same with the one that it had, if any
-    lengths_out: Any,  # OUT
-) -> None:
-    """What votes need of rows that were multiplied. O(n)."""
-    for i in range(labels.shape[0]):
-        own_out[at[i]] = -0.5 * scores[i, labels[i]]
-        former_out[at[i]] = -0.5 * scores[i, max(former[i], 0)]
-        lengths_out[at[i]] = lengths[i]
-
-
 @inline
 def first_from(indices: Any, begin: int, end: int, column: int) -> int:
     """Where, among the sorted entries begin … end − 1, those of this column and the later ones begin."""

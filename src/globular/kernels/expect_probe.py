@@ -16,7 +16,6 @@ from globular.jit.bits import order_key
 from globular.jit.blas import multiply_rows
 from globular.jit.prefetch import prefetch_row
 from globular.jit.views import as_matrix
-from globular.kernels.cells import block_size
 from globular.kernels.probe import HEAT, lowest_of_heat
 from globular.kernels.rows import length as length_of
 from globular.kernels.scores import copy_row
@@ -80,7 +79,7 @@ def own_costs(
 @kernel
 def visit_cells(
     queue: Queue,  # IN/OUT tasks
-    tasks: Any,  # IN  (T, 3) as in `cells`
+    tasks: Any,  # IN  (T, 3) a cell, and its rows order[begin:end], which lie at places[begin:end]
     rows: Any,  # IN  (array,)
     order: Any,  # IN  (N,)
     places: Any,  # IN  (N,)
@@ -105,7 +104,7 @@ def visit_cells(
     t = take_number(queue)
     while t < tasks.shape[0]:
         first, stop = starts[tasks[t, 0]], starts[tasks[t, 0] + 1]
-        B = block_size(scores, stop - first, lengths.shape[0])
+        B = min(lengths.shape[0], scores.shape[0] // (stop - first))
         for begin in range(tasks[t, 1], tasks[t, 2], B):
             end = min(begin + B, tasks[t, 2])
             m = end - begin

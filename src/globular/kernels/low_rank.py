@@ -8,7 +8,6 @@ to its last: the same bits for any number of threads.
 
 from __future__ import annotations
 
-from enum import IntEnum
 from typing import Any, NamedTuple
 
 from globular.jit import inline, kernel, take_number
@@ -59,14 +58,18 @@ class Tile(NamedTuple):
     place: Any  # (5,) int64, zeros at first: see `At`
 
 
-class At(IntEnum):
+class Places(NamedTuple):
     """What the numbers of a tile's `place` are: its pairs are order[begin] … order[begin + size − 1]."""
 
-    COMPONENT = 0
-    BEGIN = 1
-    SIZE = 2
-    STOP = 3  # of the task: the component after its last
-    BASE = 4  # of the task: the first of its pairs
+    COMPONENT: int = 0
+    BEGIN: int = 1
+    SIZE: int = 2
+    STOP: int = 3  # of the task: the component after its last
+    BASE: int = 4  # of the task: the first of its pairs
+
+
+At = Places()
+"""Plain numbers: numba 0.61 takes no enumeration as an index."""
 
 
 @inline

@@ -14,7 +14,6 @@ from globular.kernels.rows import squared_distance
 def settle_hard(
     queue: Queue,  # IN/OUT runs
     length: int,  # IN  rows of a run
-    first: int,  # IN  the number of row 0 in the shard
     rows: Any,  # IN
     scales: Any,  # IN  (N,) or empty
     weights: Any,  # IN  (N,) or empty
@@ -22,8 +21,7 @@ def settle_hard(
     norms: Any,  # IN  (C,)
     members: Any,  # IN/OUT (N, C′)
     labels: Any,  # IN/OUT (N,) the closest cluster
-    moved: Any,  # OUT (2, ·) from where each run begins in the shard, rows whose label changes, and the former one
-    n_moved: Any,  # OUT (runs,)
+    n_moved: Any,  # OUT (runs,) rows whose label changes
     objectives: Any,  # OUT (runs,) Σ w d²
 ) -> None:
     """Only the closest member votes; the former one stays if float64 finds it as close. O(N · D)."""
@@ -31,7 +29,7 @@ def settle_hard(
     run = take_number(queue)
     while run < objectives.shape[0]:
         begin, end = run * length, min((run + 1) * length, labels.shape[0])
-        objective, at = 0.0, first + begin
+        objective, n = 0.0, 0
         for i in range(begin, end):
             scale = scales[i] if scales.shape[0] else 1.0
             closest = squared_distance(rows, i, scale, centers, members[i, 0], norms)
@@ -46,11 +44,10 @@ def settle_hard(
                     members[i, place] = members[i, 0]
                     members[i, 0] = labels[i]
                 else:
-                    moved[0, at], moved[1, at] = first + i, labels[i]
-                    at += 1
+                    n += 1
                     labels[i] = members[i, 0]
             objective += closest * (weights[i] if weights.shape[0] else 1.0)
-        objectives[run], n_moved[run] = objective, at - first - begin
+        objectives[run], n_moved[run] = objective, n
         run = take_number(queue)
 
 

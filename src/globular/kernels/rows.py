@@ -67,14 +67,6 @@ def _squared_distance(rows: Any, i: int, scale: float, centers: Any, c: int, nor
 
 
 @inline
-def rows_between(rows: Any, begin: int, end: int) -> Any:
-    """Rows begin … end − 1, not copied."""
-    if len(rows) == 1:
-        return (rows[0][begin:end],)
-    return rows[0], rows[1], rows[2][begin : end + 1]
-
-
-@inline
 def multiply_csr_row(rows: Any, i: int, scale: float, factors: Any, first: int, product: Any) -> None:
     """product = scale · x_i · factors[:, first …], four nonzeros at a time: it is read less often. O(nnz · width)."""
     data, indices, indptr = rows
@@ -126,10 +118,14 @@ def _row_length(rows: Any, i: int) -> float:
 
 @twin
 def add_row(rows: Any, i: int, factor: float, offset: Any, out: Any, c: int) -> None:
-    """out[c] += factor · (x_i − offset); CSR rows know no offset. O(D) or O(nnz)."""
+    """out[c] += factor · (x_i − offset), of dense rows where there is an offset. O(D) or O(nnz)."""
     x = rows[0]
-    for j in range(x.shape[1]):
-        out[c, j] += factor * (x[i, j] - offset[j])
+    if offset.shape[0]:
+        for j in range(x.shape[1]):
+            out[c, j] += factor * (x[i, j] - offset[j])
+    else:
+        for j in range(x.shape[1]):
+            out[c, j] += factor * x[i, j]
 
 
 @add_row.for_csr

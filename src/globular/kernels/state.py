@@ -5,7 +5,18 @@ from __future__ import annotations
 from typing import Any
 
 from globular.jit import Queue, kernel, take_number
-from globular.kernels.seeds import weighted_sum
+
+
+@kernel
+def weighted_sum(
+    d2: Any,  # IN  (n,)
+    weights: Any,  # IN  (n,) or empty
+) -> float:
+    """Σ w d². O(n)."""
+    total = 0.0
+    for i in range(d2.shape[0]):
+        total += d2[i] * (weights[i] if weights.shape[0] else 1.0)
+    return total
 
 
 @kernel

@@ -1,4 +1,4 @@
-"""Sums of clusters that go on, and their means, by all threads: with thousands of centres one would take too long."""
+"""Means of clusters by all threads: with thousands of centres one would take too long."""
 
 from __future__ import annotations
 
@@ -13,8 +13,6 @@ from globular.threads import SECONDS_PER_NUMBER, worth_waking
 
 NUMBERS_AT_ONCE = 1 << 14
 """Numbers of centres that a thread takes at once."""
-SAMPLED = 1000
-"""Centres that `median_center` looks at; more cost more and change rounding alone."""
 
 
 def median_center(centers: F64) -> F64:
@@ -22,16 +20,8 @@ def median_center(centers: F64) -> F64:
 
     About an origin that one far centre has dragged away, products of all other rows lose their digits.
     """
-    median: F64 = np.median(centers[:: max(1, len(centers) // SAMPLED)], axis=0)
+    median: F64 = np.median(centers[:: max(1, len(centers) // 1000)], axis=0)
     return median
-
-
-def add_up(sums: F64, more: F64, n_threads: int) -> None:
-    """sums += more, (C, D)."""
-    if type(sums) is np.ndarray:  # others lie on a card
-        by_blocks(lambda queue, size: kernels.add_sums(queue, size, more, sums), sums.shape, n_threads)
-    else:
-        sums += more
 
 
 def means_of(sums: F64, divisors: F64, n_threads: int) -> F64:

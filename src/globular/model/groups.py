@@ -65,29 +65,6 @@ class CenterGroups:
     def n_groups(self) -> int:
         return len(self.starts) - 1
 
-    @classmethod
-    def from_assignment(cls, group_of: NDArray[np.intp], n_groups: int) -> CenterGroups:
-        """Groups from the group number of every centre; empty groups are dropped."""
-        order = np.argsort(group_of, kind="stable").astype(np.intp)
-        sizes = np.bincount(group_of, minlength=n_groups)
-        return cls(order, np.concatenate([[0], np.cumsum(sizes[sizes > 0])]).astype(np.intp))
-
-    @classmethod
-    def by_proximity(cls, centers: F64, n_groups: int) -> CenterGroups:
-        """Neighbouring centres share a group: a few Lloyd steps over the centres themselves. O(C · n_groups · D)."""
-        n_groups = min(n_groups, len(centers))
-        middles = centers[np.linspace(0, len(centers) - 1, n_groups).astype(np.intp)]
-        offset = centers.mean(axis=0)
-        shifted = centers - offset
-        group_of = np.zeros(len(centers), dtype=np.intp)
-        for _ in range(5):
-            local = middles - offset
-            group_of = ((local**2).sum(axis=1) - 2.0 * shifted @ local.T).argmin(axis=1)
-            member = (np.arange(n_groups)[:, None] == group_of).astype(np.float64)
-            sizes = member.sum(axis=1)
-            middles[sizes > 0] = (member @ centers)[sizes > 0] / sizes[sizes > 0, None]
-        return cls.from_assignment(group_of, n_groups)
-
     def largest_shift(self, shifts: F64) -> F64:
         """How far the bounds of each group may have shrunk, (n_groups,)."""
         return np.maximum.reduceat(shifts[self.order], self.starts[:-1])

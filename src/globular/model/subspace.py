@@ -24,10 +24,8 @@ from globular.threads import single_threaded_blas
 MARGIN = 6.0
 WHOLE_SPECTRUM_UP_TO = 256
 """Columns up to which all directions are computed; above, the leading ones by random projections."""
-LEADING, FEWEST_LEADING, LEADING_PER_CLUSTER = 256, 16, 6
-"""At most so many of these, and fewer for few clusters, whose centres span few directions."""
-INDEPENDENT = 1e-8
-"""Of the largest: shorter squared lengths belong to directions that are rounding."""
+LEADING = 256
+"""Most directions found by random projections; fewer for few clusters, whose centres span few."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +54,7 @@ def informative_subspace(rows: F64, origin: F64, n_clusters: int, rng: np.random
     if abs(exponent) > 40:  # by a power of two, which rounds nothing: values of any size have squares in float32
         centered /= 2.0**exponent
     total = float(np.vdot(centered, centered)) / len(rows)
-    variances, directions = _principal(centered, min(LEADING, FEWEST_LEADING + LEADING_PER_CLUSTER * n_clusters), rng)
+    variances, directions = _principal(centered, min(LEADING, 16 + 6 * n_clusters), rng)
     return Subspace(origin, np.ascontiguousarray(directions[:, : n_informative(variances, total, n_clusters)]))
 
 
@@ -64,7 +62,7 @@ def informative_subspace(rows: F64, origin: F64, n_clusters: int, rng: np.random
 def orthonormal(vectors: F64) -> F64:
     """An orthonormal basis, (D, d), of what some vectors span, (D, ≥ d): by their products, for they are long."""
     lengths, turn = np.linalg.eigh(vectors.T @ vectors)
-    kept = lengths > INDEPENDENT * max(lengths[-1], 1e-300)
+    kept = lengths > 1e-8 * max(lengths[-1], 1e-300)  # shorter ones are rounding
     basis: F64 = vectors @ (turn[:, kept] / np.sqrt(lengths[kept]))
     return basis
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,47 +33,13 @@ class Moved:
     """The same over what the last batch added."""
 
 
-class AnyVotes(Protocol):
-    """Votes of rows of either kind."""
-
-    counts: F64
-    sizes: I64
-
-    @property
-    def centers(self) -> F64 | ColumnMeans:
-        """The centres as passes take them."""
-
-    @property
-    def origin(self) -> F64:
-        """What sums and squares are taken about, (D,)."""
-
-    def move(self, change: NestedStatistics, *, unit: bool, n_threads: int = 1) -> Moved:
-        """Count the changes, and move the centres: c(j) ← S(j) / v(j), scaled to unit length if `unit`.
-
-        What changes is used up. Afterwards all is changed, or nothing if Ctrl-C came in between.
-        A cluster without votes keeps its place, and has exactly no votes: weights that came and went leave a rounding
-        error behind.
-        """
-
-    def place(self, clusters: NDArray[np.intp], rows: F64) -> F64:
-        """Put centres elsewhere; the votes for them are void. Returns how far every centre moved, (C,)."""
-
-    def dense_centers(self) -> F64:
-        """The centres, (C, D)."""
-
-    def centers_as(self, dtype: np.dtype) -> Floats:
-        """A copy of them in another precision."""
-
-    def whole_sums(self) -> F64:
-        """Σ w x per cluster, (C, D); not to be written to, it may be what the votes are kept as."""
-
-
 @dataclass(slots=True)
 class Votes:
     """Votes beside dense centres."""
 
     centers: F64
     origin: F64
+    """What sums and squares are taken about, (D,)."""
     sums: F64
     """Σ w (x − origin), (C, D)."""
     counts: F64
@@ -104,6 +70,12 @@ class Votes:
         return votes
 
     def move(self, change: NestedStatistics, *, unit: bool, n_threads: int = 1) -> Moved:
+        """Count the changes, and move the centres: c(j) ← S(j) / v(j), scaled to unit length if `unit`.
+
+        What changes is used up. Afterwards all is changed, or nothing if Ctrl-C came in between.
+        A cluster without votes keeps its place, and has exactly no votes: weights that came and went leave a rounding
+        error behind.
+        """
         sums, old = change.sums, self.centers
         counts, squares, sizes = self.counts + change.counts, self.squares + change.squares, self.sizes + change.sizes
         empty = np.flatnonzero((sizes <= 0) & (change.sizes < 0))
@@ -123,6 +95,7 @@ class Votes:
         return Moved(shifts, np.maximum(sse, 0.0), np.maximum(batch_sse, 0.0))
 
     def place(self, clusters: NDArray[np.intp], rows: F64) -> F64:
+        """Put centres elsewhere; the votes for them are void. Returns how far every centre moved, (C,)."""
         shifts = np.zeros(len(self.centers))
         shifts[clusters] = np.linalg.norm(rows - self.centers[clusters], axis=1)
         self.centers = self.centers.copy()
@@ -132,18 +105,21 @@ class Votes:
         return shifts
 
     def dense_centers(self) -> F64:
+        """The centres, (C, D)."""
         return self.centers
 
     def centers_as(self, dtype: np.dtype) -> Floats:
+        """A copy of them in another precision."""
         return self.centers.astype(dtype)
 
     def whole_sums(self) -> F64:
+        """Σ w x per cluster, (C, D); not to be written to, it may be what the votes are kept as."""
         return self.sums + self.counts[:, None] * self.origin if self.origin.any() else self.sums
 
 
 @dataclass(slots=True)
 class ColumnVotes:
-    """Votes of sparse rows: the centres are the sums, see `ColumnMeans`. About the origin 0."""
+    """Votes of sparse rows, about the origin 0: the centres are the sums, see `ColumnMeans`; methods as in `Votes`."""
 
     centers: ColumnMeans
     origin: F64
@@ -218,6 +194,9 @@ class ColumnVotes:
 
     def whole_sums(self) -> F64:
         return self.centers.times((self.sizes > 0).astype(np.float64))
+
+
+AnyVotes: TypeAlias = Votes | ColumnVotes
 
 
 def _near_shift(f: F64, f_new: F64, S_squared: F64, product: F64, gain: F64, share: float) -> F64:

@@ -61,6 +61,8 @@ class HostShard(Shard):
     _handlers: ClassVar[dict[tuple[type, type | None], Handler]] = {}
     frontier: Any = None
     """The cells of a tree over the rows, once there is one; see `passes.tree`."""
+    few: Any = None
+    """What a search keeps of few rows; see `passes.cpu.few_rows`."""
 
     def __init__(
         self,

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from globular.model.cells import CenterCells
 from globular.model.columns import ColumnMeans
+from globular.model.few_rows import Found, Limits, SeedRows
 from globular.model.nested import Batch, NestedSearch, NestedStatistics
 from globular.model.statistics import F64, ColumnMoments, FarRows, HardStatistics, PotentialStatistics, SpareCenters
 from globular.model.subspace import Subspace
@@ -82,14 +83,14 @@ class Change(Pass[None]):
 
 # --- k-means ---------------------------------------------------------------------------------------------------------
 
-Want = Literal["sums", "moves", "labels"]
+Want = Literal["sums", "labels"]
 
 
 @dataclass(frozen=True, eq=False)
 class Assign(Pass[HardStatistics]):
     """Label every row with the closest of its candidate centres (lowest index on ties), and sum per cluster.
 
-    `want`: "sums" of all rows, the "moves" (what changed against the labels before), or "labels" and no sums.
+    `want`: "sums" of all rows, or "labels" and no sums.
     Among `Probe` and `Neighbors` a row keeps its label if nothing that it looks at is closer.
     """
 
@@ -348,6 +349,32 @@ class CellNeighbors(Pass[Labels]):
     starts: Index
     adjacent: Index
     n_neighbors: int
+
+
+@dataclass(frozen=True, eq=False)
+class SeedFew(Pass[SeedRows]):
+    """k-means++ on few rows: each seed is the best of several draws; fewer seeds where there are fewer distinct rows.
+
+    `draws` holds numbers in [0, 1), (C, trials for each seed).
+    """
+
+    needs = HERE
+    draws: F64
+    unit_centers: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class SearchFew(Pass[Found]):
+    """K-means on few rows: a round of swaps for every line of `draws`, or steps alone where there is none.
+
+    `n_failures` of the rounds before have failed one after the other.
+    """
+
+    needs = HERE
+    centers: F64
+    limits: Limits
+    draws: F64
+    n_failures: int = 0
 
 
 @dataclass(frozen=True, eq=False)

@@ -23,15 +23,10 @@ from globular.seam.passes import Labels
 from globular.seam.shard import Shard, answer
 
 REMEMBERED = 16
-"""Centres that a row knows the distances of."""
+"""Centres that a row knows the distances of; larger = fewer rows ask all centres, for more memory."""
 ROUNDS = 2000
 """Most rounds of an auction, each with higher prices; larger = more rows find the cheapest place."""
-INCREMENT, GROWTH = 0.05, 1.01
-"""The least rise of a price, as a share of what a row loses on average by its second closest centre, and the factor by
-which it grows in a round: what ends draws, and long searches for the last places."""
 ROWS_AT_ONCE = 1 << 16
-LEAST_GAIN = 1e-3
-"""Stop when new centres lower the error by less than this share."""
 
 
 class Assignment:
@@ -81,14 +76,15 @@ class Assignment:
         most *= 1.0 + 1e-12  # sums of weights are rounded
         prices = np.zeros(len(self.centers))
         gaps = self.squares[:, min(1, self.squares.shape[1] - 1)] - self.squares[:, 0]
-        rise = INCREMENT * float(gaps.mean())
+        # what a price rises by at least grows with every round, which ends draws and searches for the last places
+        rise = 0.05 * float(gaps.mean())
         rng = np.random.default_rng(0)
         for _ in range(ROUNDS):
             full = self.sizes > most
             if not full.any():
                 return
             self._auction(np.flatnonzero(full[self.labels]), prices, most, rise, rng)
-            rise *= GROWTH
+            rise *= 1.01
         self._place_rest(most)
 
     def _auction(self, rows: NDArray[np.intp], prices: F64, most: float, rise: float, rng: np.random.Generator) -> None:
@@ -200,6 +196,6 @@ def balanced(
         if gain <= 0 or moved.sizes.min() < least:
             break
         best = moved
-        if gain <= LEAST_GAIN * moved.error:
+        if gain <= 1e-3 * moved.error:
             break
     return best

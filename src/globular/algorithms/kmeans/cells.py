@@ -8,10 +8,9 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from globular.algorithms.graphs import neighbor_graph
+from globular.algorithms.graphs import nearest_graph, neighbor_graph
 from globular.algorithms.kmeans.centers import update_centers
 from globular.algorithms.kmeans.lloyd import KMeansOptions, lloyd
-from globular.algorithms.seeding.common import evenly_spread_masses
 from globular.algorithms.steps import last_step
 from globular.model.cells import CenterCells
 from globular.model.graph import Graph
@@ -22,11 +21,8 @@ from globular.seam.passes import AddSeeds, Assign, LabelBySeeds, Relabel, RoughC
 from globular.seam.shard import Shard
 from globular.threads import single_threaded_blas
 
-STEPS = 3
 CELLS_OF_CELLS_FROM = 200_000
 """Number of centres from which √C cells cost more than two levels of C^(1/3) each."""
-SMALL_CELLS_FROM = 4096
-"""Number of centres from which a look down two levels of cells costs half of one down a single level."""
 LARGEST_CELL = 4
 """Times the mean number of centres that a cell may have; a larger one is halved until it has not. In hundreds of
 columns most centres may be closest to one and the same middle, and to search that cell is to look at all centres."""
@@ -34,24 +30,15 @@ EXACT_UP_TO = 1000
 """Up to this number, rows without labels look at all centres: matrix products make up for the larger number."""
 
 
-def draw_small_cells(shard: Shard, centers: F64, rng: np.random.Generator) -> CenterCells:
-    """Cells for a look that shall be cheap rather than good: cells of cells, where they have some centres each."""
-    draw = _draw_cells if len(centers) < SMALL_CELLS_FROM else _draw_cells_of_cells
-    return draw(shard, centers, rng)
-
-
 def draw_cells(shard: Shard, centers: F64, rng: np.random.Generator) -> CenterCells:
     """Random centres as centres of the cells, then a few Lloyd steps over the centres themselves. O(C √C D) at most."""
-    draw = _draw_cells if len(centers) < CELLS_OF_CELLS_FROM else _draw_cells_of_cells
-    return draw(shard, centers, rng)
-
-
-def _draw_cells(shard: Shard, centers: F64, rng: np.random.Generator) -> CenterCells:
     C = len(centers)
+    if C >= CELLS_OF_CELLS_FROM:
+        return _draw_cells_of_cells(shard, centers, rng)
     n_cells = max(1, round(np.sqrt(C)))
     local = shard.local(centers)
     first = centers[np.sort(rng.choice(C, n_cells, replace=False))]
-    cells = _group_centers(shard, centers, first) if local.why_not(RoughCells) else local.run(RoughCells(first, STEPS))
+    cells = group_centers(shard, centers, first) if local.why_not(RoughCells) else local.run(RoughCells(first, 3))
     most = LARGEST_CELL * C // n_cells
     if np.diff(cells.starts).max() <= most:
         return cells
@@ -59,13 +46,13 @@ def _draw_cells(shard: Shard, centers: F64, rng: np.random.Generator) -> CenterC
     return _without_giants(np.asarray(centers), members, most, rng)
 
 
-def _group_centers(shard: Shard, centers: F64, first: F64) -> CenterCells:
+def group_centers(shard: Shard, centers: F64, first: F64) -> CenterCells:
     """Cells after some steps from these middles; float32, about the mean and in units of the range, is exact enough."""
     mean = centers.mean(axis=0)
     about = centers - mean
     unit = float(np.abs(about).max()) or 1.0
     local = shard.local((about / unit).astype(np.float32))
-    middles = last_step(lloyd(local, (first - mean) / unit, KMeansOptions(max_iter=STEPS))).model
+    middles = last_step(lloyd(local, (first - mean) / unit, KMeansOptions(max_iter=3))).model
     local.run(Assign(middles, want="labels"))
     starts, order = group_by(local.labels, len(first), shard.n_threads)
     filled = np.diff(starts) > 0
@@ -97,14 +84,14 @@ def _draw_cells_of_cells(shard: Shard, centers: F64, rng: np.random.Generator) -
     C = len(centers)
     cell_centers = centers[np.sort(rng.choice(C, round(C ** (2 / 3)), replace=False))]
     local = shard.local(centers)
-    label_by_cells(local, cell_centers, _draw_cells(shard, cell_centers, rng))
-    for _ in range(STEPS):
-        statistics = local.run(Assign(cell_centers, Probe(_draw_cells(shard, cell_centers, rng), 1)))
+    label_by_cells(local, cell_centers, draw_cells(shard, cell_centers, rng))
+    for _ in range(3):
+        statistics = local.run(Assign(cell_centers, Probe(draw_cells(shard, cell_centers, rng), 1)))
         cell_centers = update_centers(
             local, statistics, cell_centers, unit=False, relocate=False, rows_follow=False
         ).centers
     occupied = np.bincount(local.labels, minlength=len(cell_centers)) > 0
-    above = _draw_cells(shard, cell_centers[occupied], rng)
+    above = draw_cells(shard, cell_centers[occupied], rng)
     # numbered in the order of the cells above
     names = np.full(len(cell_centers), -1)
     names[np.flatnonzero(occupied)[above.order]] = np.arange(len(above.order))
@@ -137,21 +124,13 @@ def search_widely(shard: Shard, centers: F64, n_probes: int, rng: np.random.Gene
     return replace(statistics, n_distances=statistics.n_distances + n_distances)
 
 
-def redrawn(shard: Shard, rows: F64, rng: np.random.Generator) -> F64:
-    """Seeds of two rounds of k-means||: every second of some rows, and as many others by D². O(N √C D).
+def graph_by_cells(shard: Shard, centers: F64, cells: CenterCells | None, n_neighbors: int) -> Graph:
+    """For every centre the closest others in its own and the adjacent cells, itself first. O(C √C D).
 
-    So groups of few rows far from all others have a centre, too. Distances are those to the closest cell.
+    Without cells the closest of all.
     """
-    first = rows[::2]
-    found = label_by_cells(shard, first, draw_cells(shard, first, rng))
-    if found.objective <= 0:
-        return rows
-    masses = evenly_spread_masses(found.objective, len(rows) - len(first), rng)
-    return np.concatenate([first, shard.take(shard.locate(masses, "errors"))])
-
-
-def graph_by_cells(shard: Shard, centers: F64, cells: CenterCells, n_neighbors: int) -> Graph:
-    """For every centre the closest others in its own and the adjacent cells, itself first. O(C √C D)."""
+    if cells is None:
+        return nearest_graph(shard, centers, n_neighbors)
     found = neighbor_graph(shard, cells.tree(centers), min(n_neighbors, len(centers)))
     graph = np.empty_like(found)
     graph[cells.order] = cells.order.astype(np.int32)[found]

@@ -29,13 +29,13 @@ from globular.seam.passes import AddSeeds
 from globular.seam.shard import Shard
 
 ROWS_PER_CLUSTER = 128
-FEWEST_ROWS, ROWS_PER_COLUMN, LEAST_PER_CLUSTER = (4096, 8192), 256, 64
+FEWEST_ROWS, LEAST_PER_CLUSTER = (4096, 8192), 64
 """Rows in all (from few columns to many), and per cluster, with which few clusters, whose swaps are tried out, can
 still be searched."""
 FIRST_SHARE, LAST_SHARE = 64, 8
 """One of so many rows: the first part for few clusters if they are many rows, and the last one."""
-GROWTH, LEAST_GROWTH = 16, 2
-"""How many times the rows of a part the next one has; the last may have fewer, or is left out."""
+LEAST_GROWTH = 2
+"""How many times the rows of a part the next one has at least, else it is left out; all but the last have 16 times."""
 TIMES_MORE_ROWS, TIMES_MORE_FOR_TRIALS = 4, 3
 """How many times the rows of the part there have to be for it to save time; and those that hundreds of clusters need
 to be searched, where swaps that are tried out take many times the iterations before them."""
@@ -73,13 +73,13 @@ def draw_parts(shard: Shard, n_clusters: int, rng: np.random.Generator) -> list[
         chosen, counts = np.unique(draws[:n], return_counts=True)
         weights = drawn.weights[chosen] * (counts / drawn.counts[chosen]) * (len(draws) / counts.sum())
         parts.append(shard.local(largest.take(chosen), weights))
-        n *= GROWTH
+        n *= 16
     return [*parts, largest]
 
 
 def rows_of_first_part(n_rows: int, n_columns: int, n_clusters: int) -> int:
     """Rows with which the search for few clusters begins; 0 where that would be hardly less than all."""
-    least = min(FEWEST_ROWS[1], max(FEWEST_ROWS[0], ROWS_PER_COLUMN * n_columns))
+    least = min(FEWEST_ROWS[1], max(FEWEST_ROWS[0], 256 * n_columns))
     first = max(least, LEAST_PER_CLUSTER * n_clusters, min(n_rows // FIRST_SHARE, ROWS_PER_CLUSTER * n_clusters))
     return first if n_rows >= max(TIMES_MORE_ROWS * least, TIMES_MORE_FOR_TRIALS * first) else 0
 

@@ -14,11 +14,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from globular.algorithms.graphs import nearest_others
 from globular.algorithms.kmeans.cells import graph_by_cells
 from globular.algorithms.kmeans.swaps import cost_of_joining
 from globular.model.cells import CenterCells
-from globular.model.few_rows import matched_swaps
+from globular.model.draws import matched_swaps
 from globular.model.nested import NestedStatistics
 from globular.model.statistics import F64
 from globular.model.votes import Votes
@@ -56,7 +55,7 @@ def swap_halves(shard: Shard, votes: Votes, halves: Votes, cells: CenterCells | 
     k, D = votes.centers.shape
     if k < 3:
         return
-    near = nearest_others(votes.centers) if cells is None else graph_by_cells(shard, votes.centers, cells, 2)[:, 1]
+    near = graph_by_cells(shard, votes.centers, cells, 2)[:, 1]
     means, others = _means(votes.sums, votes.counts), _other_counts(votes, halves)
     losses = cost_of_joining(votes.counts, means, votes.counts[near], means[near])
     gains = cost_of_joining(

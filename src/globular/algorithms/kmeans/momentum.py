@@ -22,11 +22,16 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from globular.algorithms.kmeans.centers import CenterUpdate
-from globular.model.few_rows import DECAY, LEAD, REACH
 from globular.model.statistics import F64
 from globular.seam.passes import Index
 from globular.threads import SECONDS_PER_NUMBER, even_ranges, run_all, worth_waking
 
+DECAY = 0.9
+"""Share of a centre's velocity that an iteration keeps; larger = a longer memory."""
+REACH = 0.95
+"""Share of the way beyond its mean that the objective allows a centre; 0 is Lloyd, and 1 would gain nothing."""
+LEAD = 5.0
+"""The same as a multiple of what its mean has just moved by; larger = settled centres go farther."""
 NUMBERS_PER_PART = 1 << 16
 """Numbers of centres that are worked on at once: they stay in the cache."""
 

@@ -30,7 +30,7 @@ from typing import Literal
 
 import numpy as np
 
-from globular.algorithms.kmeans.cells import draw_cells
+from globular.algorithms.kmeans.cells import draw_cells, group_centers
 from globular.algorithms.kmeans.centers import place_empty
 from globular.algorithms.kmeans.halves import count_halves, cut_in_halves, swap_halves
 from globular.algorithms.steps import Step
@@ -47,11 +47,6 @@ TINY = float(np.finfo(np.float64).tiny)
 RHO_TOGETHER = 5.0
 """ρ for all centres together: a step that gains a twenty-fifth of what the sample does not know is not worth its time.
 Measured with 50 clusters of five data sets, dense and sparse; 3 and 10 are nearly as good (docs/nested.md)."""
-ROWS_PER_REASSIGNMENT = 10
-"""Batches that do not nest move weak centres each time ten rows per cluster have gone by, as scikit-learn does; in a
-stream centres are swapped as often."""
-FIRST_STEPS = 3
-"""Steps of k-means on the first batch of a stream before its rows vote; more = a better start, for a pass each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,11 +69,11 @@ class NestedOptions:
     tol: float = 0.0
     """More than 0: stop when the squared shifts of all centres add up to this; batches that nest must be full."""
     max_no_improvement: int | None = None
-    """Stop after this number of batches that did not lower the energy; nested ones must be full, and grow otherwise."""
+    """Stop after this number of batches that did not lower the energy; those that nest grow first, until full."""
     min_gain: float = 0.0
     """Share of the energy by which a batch must lower it to count as an improvement."""
     reassignment_ratio: float = 0.0
-    """Centres with less than this share of the largest count move to random rows."""
+    """Centres with less than this share of the largest count move to random rows when the batch grows."""
     unit_centers: bool = False
 
 
@@ -102,9 +97,8 @@ def nested_kmeans(
 ) -> Iterator[Step[NestedModel]]:
     """Alg. 5. The objective of a step is the inertia of all rows as its batch estimates it."""
     N, weight = shard.n_rows, shard.total_weight
-    votes, bounds = _no_votes(shard, centers, options), _first_bounds(centers, options)
-    plateau, reassignment = Plateau(options, N), Reassignment(options, len(centers))
-    seed, b, n_visits = int(rng.integers(2**63)), min(options.b0, N), 0
+    votes, bounds = _no_votes(shard, centers, options), _first_bounds(shard, centers, options)
+    plateau, seed, b, n_visits = Plateau(options), int(rng.integers(2**63)), min(options.b0, N), 0
     for t in count(1):
         batch = Batch(seed, b, N, options.run)  # M_t
         search = NestedSearch(bounds, _candidates(shard, votes, options, rng), options.remove_old, restart=t == 1)
@@ -116,8 +110,8 @@ def nested_kmeans(
         ratio = update.mean_ratio if options.together else update.smallest_ratio
         grows = options.nested and b < N and (ratio > options.rho or stalled)
         shifts = update.shifts
-        if reassignment.due(batch, grows):
-            shifts = shifts + reassignment.move(shard, votes, batch, rng)
+        if grows and options.reassignment_ratio > 0:
+            shifts = shifts + reassign(shard, votes, batch, options, rng)
         filled = options.nested and batch.is_full and (votes.sizes == 0).any()
         if filled:
             moved = fill_empty(shard, votes, options)
@@ -159,23 +153,23 @@ def one_batch(
     update = update_centers(votes, change, options, shard.n_threads)
     if halves is not None and cut is not None:
         count_halves(shard, halves, cut, rng)
-    wait = ROWS_PER_REASSIGNMENT * k
+    wait = 10 * k  # as in scikit-learn
     if step * batch.size % wait + batch.size < wait:
         return update
     if halves is not None:
         cells = None if candidates is None else candidates.cells
         swap_halves(shard, votes, halves, cells, unit=options.unit_centers)
     if options.reassignment_ratio > 0:
-        moved = Reassignment(options, k).move(shard, votes, batch, rng) > 0
+        moved = reassign(shard, votes, batch, options, rng) > 0
         if halves is not None:
             halves.sums[moved] = halves.counts[moved] = 0.0
     return update
 
 
 def first_votes(shard: Shard, centers: F64, options: NestedOptions, rng: np.random.Generator) -> Votes:
-    """No votes yet, for seeds after some steps of k-means on the first batch of a stream."""
+    """No votes yet, for seeds after three steps of k-means on the first batch of a stream."""
     votes = Votes.none(centers)
-    for _ in range(FIRST_STEPS):
+    for _ in range(3):
         one_batch(shard, votes, None, options, 0, rng)
         votes = Votes.none(votes.centers)
     return votes
@@ -194,13 +188,15 @@ def default_groups(n_clusters: int, n_columns: int) -> int:
     return max(1, min(n_clusters // 10, n_columns // 4))
 
 
-def _first_bounds(centers: F64, options: NestedOptions) -> Bounds | None:
+def _first_bounds(shard: Shard, centers: F64, options: NestedOptions) -> Bounds | None:
     k = len(centers)
     if options.bounds is None or options.n_probes > 0 or not options.nested:
         return None
     if options.bounds == "elkan":
-        return Bounds.start(CenterGroups.from_assignment(np.arange(k), k))
-    return Bounds.start(CenterGroups.by_proximity(centers, default_groups(*centers.shape)))
+        return Bounds.start(CenterGroups(np.arange(k), np.arange(k + 1)))
+    n_groups = default_groups(*centers.shape)
+    cells = group_centers(shard, centers, centers[np.linspace(0, k - 1, n_groups).astype(np.intp)])
+    return Bounds.start(CenterGroups(cells.order, cells.starts))
 
 
 def _candidates(shard: Shard, votes: AnyVotes, options: NestedOptions, rng: np.random.Generator) -> Candidates | None:
@@ -257,59 +253,36 @@ def fill_empty(shard: Shard, votes: AnyVotes, options: NestedOptions) -> F64:
 
 
 class Plateau:
-    """Whether the energy has stopped improving.
+    """Tells when the energy has stopped improving; rows that join raise it, so the count starts anew with them."""
 
-    Random batches differ, so their energies are smoothed over about an epoch, as scikit-learn does. Nested ones fall
-    until the batch grows, which then starts the count anew: more rows cannot be fitted as closely.
-    """
-
-    def __init__(self, options: NestedOptions, n_rows: int) -> None:
+    def __init__(self, options: NestedOptions) -> None:
         self._patience, self._gain = options.max_no_improvement, options.min_gain
-        self._share = 1.0 if options.nested else min(1.0, 2.0 * options.b0 / (n_rows + 1))
-        self._size = 0
-        self._smoothed: float | None = None
-        self._lowest = np.inf
-        self._n_waited = 0
+        self._size, self._lowest, self._n_waited = 0, np.inf, 0
 
     def after(self, energy: float, size: int) -> bool:
         """Take note of a batch; True when there were too many without improvement."""
         if size != self._size:
             self._size, self._lowest, self._n_waited = size, np.inf, 0
-        before = energy if self._smoothed is None else self._smoothed
-        self._smoothed = before + self._share * (energy - before)
-        if self._smoothed < (1.0 - self._gain) * self._lowest:
-            self._n_waited, self._lowest = 0, self._smoothed
+        if energy < (1.0 - self._gain) * self._lowest:
+            self._n_waited, self._lowest = 0, energy
         else:
             self._n_waited += 1
         return self._patience is not None and self._n_waited >= self._patience
 
 
-class Reassignment:
-    """Centres that hardly any row votes for move to random rows of the batch.
+def reassign(shard: Shard, votes: AnyVotes, batch: Batch, options: NestedOptions, rng: np.random.Generator) -> F64:
+    """Move centres that hardly any row votes for to random rows of the batch; returns how far each centre moved.
 
-    Nested batches do it when they grow, so that it ends with the growth; others every ten rows per cluster.
+    Rows that had voted for one have not voted then.
     """
-
-    def __init__(self, options: NestedOptions, n_clusters: int) -> None:
-        self._options = options
-        self._n_rows, self._wait = 0, ROWS_PER_REASSIGNMENT * n_clusters
-
-    def due(self, batch: Batch, grows: bool) -> bool:
-        """Whether it is time to look for weak centres."""
-        self._n_rows += batch.size
-        return self._options.reassignment_ratio > 0 and (grows if self._options.nested else self._n_rows >= self._wait)
-
-    def move(self, shard: Shard, votes: AnyVotes, batch: Batch, rng: np.random.Generator) -> F64:
-        """Move weak centres; rows that had voted for one have not voted then. Returns how far each centre moved."""
-        self._n_rows = 0
-        weak = np.flatnonzero(votes.counts < self._options.reassignment_ratio * votes.counts.max())
-        weak = weak[np.argsort(votes.counts[weak], kind="stable")][: batch.size // 2]
-        rows = shard.take(batch.draw(len(weak), rng))
-        if self._options.unit_centers:
-            rows = rows[rows.any(axis=1)]  # a row of zeros has no direction
-        weak = weak[: len(rows)]
-        if self._options.remove_old and len(weak):
-            names = np.arange(len(votes.counts) + 1, dtype=np.int32)
-            names[weak] = names[-1] = -1  # the last entry is where −1 itself points to
-            shard.run(Relabel(names))
-        return votes.place(weak, rows)
+    weak = np.flatnonzero(votes.counts < options.reassignment_ratio * votes.counts.max())
+    weak = weak[np.argsort(votes.counts[weak], kind="stable")][: batch.size // 2]
+    rows = shard.take(batch.draw(len(weak), rng))
+    if options.unit_centers:
+        rows = rows[rows.any(axis=1)]  # a row of zeros has no direction
+    weak = weak[: len(rows)]
+    if options.remove_old and len(weak):
+        names = np.arange(len(votes.counts) + 1, dtype=np.int32)
+        names[weak] = names[-1] = -1  # the last entry is where −1 itself points to
+        shard.run(Relabel(names))
+    return votes.place(weak, rows)

@@ -29,7 +29,7 @@ they save. Measured with 20 to 500 clusters of 2 to 128 columns; the table is in
 STREAMED_BOUNDS = 512 * 2**20
 """The most bytes of bounds that "auto" takes for rows that are streamed, since memory is short there."""
 CELLS_GAIN = 1e-3
-"""Cells are drawn anew for every batch and always improve a little: less than this is no improvement."""
+"""Share of the energy that a batch gains at least where cells are drawn anew: these always improve it a little."""
 FIXED_BYTES = 16 * 2**20
 """Cells and the blocks of a few threads."""
 RUN_BYTES, RUNS_PER_BATCH = 256 * 2**10, 64

@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from globular.algorithms.kmeans.cells import CELLS_OF_CELLS_FROM, redrawn
+from globular.algorithms.kmeans.cells import CELLS_OF_CELLS_FROM
 from globular.algorithms.kmeans.coreset import FAR_OFF, draw_part, draw_parts, part_bytes, swap_and_step_from_part
 from globular.algorithms.kmeans.few_rows import search_few_rows
 from globular.algorithms.kmeans.lloyd import KMeansOptions, lloyd
@@ -37,7 +37,7 @@ from globular.algorithms.kmeans.trials import (
     search_by_trials,
     swap_and_search,
 )
-from globular.algorithms.seeding.common import few_rows_of, one_center
+from globular.algorithms.seeding.common import one_center
 from globular.algorithms.seeding.named import Starting
 from globular.algorithms.steps import Step, numbered_from, result_of
 from globular.model.few_rows import are_few
@@ -51,8 +51,7 @@ logger = logging.getLogger("globular")
 ALGORITHMS = ("lloyd", "exact", "probing")
 PROBING_FROM = 500
 """Number of clusters from which "auto" probes; with fewer, looking at all centres costs as little and gives more."""
-STEPS_PER_START = 8
-MOST_STARTS, CLUSTERS_STARTED, ROWS_PER_START, STARTS_PER_CLUSTER = 8, 64, 32, 2
+MOST_STARTS, CLUSTERS_STARTED, ROWS_PER_START = 8, 64, 32
 """Few clusters are seeded several times, 64 of them in all, or once for every 32 times that the rows of the part go
 into all rows, but two or three of them less often; the best start goes on."""
 ENDS_ALIKE, ALIKE = 3, 1e-4
@@ -91,13 +90,6 @@ FADING = (300, 1500)
 it would cost several times the fit."""
 LARGEST_SHARE = {"exact": 0.25, "probing": 0.6}
 """Of the columns, the most directions that still pay; few clusters suffer more from what a subspace leaves out."""
-PART_GAIN, PART_STEPS = 1e-4, 300
-"""When iterations of few clusters on a part of the rows end: by what one gains, and their number, trials included."""
-MORE_PROBES_ON_A_CARD, LESS_GAIN_ON_A_CARD = 2, 0.2
-"""On a card, unless there are cells of cells, products cost next to nothing beside what is done once a pass: a row
-searches so many times the cells, and iterations, though not swaps, go on while they gain this share of what is asked
-elsewhere. Swaps cost three times what an iteration does there, so but for the best quality the first iterations come
-before them."""
 LEFT_TO_NEXT = (1.0, 4.0)
 """How many times the rows of a part the next one has where all trials are left to that one, and where none are. The
 next has at least twice the rows, where a third are made: so little changes where there is no next part any more."""
@@ -183,7 +175,11 @@ def kmeans(
 
 
 def _on_a_card(options: ProbingOptions) -> ProbingOptions:
-    n_probes, least = MORE_PROBES_ON_A_CARD * options.n_probes, LESS_GAIN_ON_A_CARD * options.min_gain
+    """Twice the cells and a fifth of the gain: products cost next to nothing beside what is done once a pass.
+
+    Swaps cost three times what an iteration does there, so but for the best quality the first iterations come before.
+    """
+    n_probes, least = 2 * options.n_probes, 0.2 * options.min_gain
     return replace(options, n_probes=n_probes, swap_probes=n_probes, min_gain=least, swap_gain=options.min_gain)
 
 
@@ -196,8 +192,6 @@ def _seed_and_step(
         return
     part = draw_part(shard, options.n_clusters, rng) if options.may_narrow else None
     start = yield from seed(shard if part is None else part)
-    if start.are_any_rows:
-        start = replace(start, centers=redrawn(shard if part is None else part, start.centers, rng))
     if not start.is_seeding:  # a start that the user has chosen stays as it is
         yield from probing_kmeans(shard, start.centers, stepping, rng, labelled=start.labelled)
     elif part is None:
@@ -215,15 +209,14 @@ def _search_and_step(
     """Stages 2 to 5 for few clusters: a search on parts of growing size, then steps over all rows."""
     if options.searches_few(shard) and stepping.unexplained == 0:  # in a subspace there are several starts
         start = yield from seed(shard)
-        rows = start.rows or few_rows_of(shard, unit_centers=options.unit_centers)
-        best = yield from search_few_rows(rows, start.centers, stepping, QUALITIES[options.quality].trials, rng)
+        best = yield from search_few_rows(shard, start.centers, stepping, QUALITIES[options.quality].trials, rng)
         yield from probing_kmeans(shard, best.model, stepping, rng, before=best.objective)
         return
     parts = draw_parts(shard, options.n_clusters, rng) if options.may_narrow else []
     trials = QUALITIES[options.quality].trials
-    on_part = replace(stepping, min_gain=max(PART_GAIN, stepping.min_gain), max_iter=PART_STEPS, tol=0.0)
+    on_part = replace(stepping, min_gain=max(1e-4, stepping.min_gain), max_iter=300, tol=0.0)  # trials included
     first, few = parts[0] if parts else shard, CLUSTERS_STARTED // options.n_clusters
-    most = min(MOST_STARTS, STARTS_PER_CLUSTER * options.n_clusters)
+    most = min(MOST_STARTS, 2 * options.n_clusters)
     n_starts = max(1, min(most, max(few, shard.n_rows // (ROWS_PER_START * first.n_rows))))
     if not parts:
         all_rows = replace(trials, max_share=1.0)  # as many iterations as came before them
@@ -283,7 +276,7 @@ def _best_start(
 ) -> Generator[Step[F64], None, Step[F64]]:
     """Seeds and rough iterations from them, or with `trials` whole searches, several times; returns the best end."""
     best: Step[F64] | None = None
-    rough = replace(options, min_gain=ROUGH_GAIN, max_iter=STEPS_PER_START)
+    rough = replace(options, min_gain=ROUGH_GAIN, max_iter=8)
     if trials is not None:  # failures are shared among the starts
         trials = replace(trials, more_failures=trials.more_failures // n_starts)
     ends = list[float]()
@@ -291,8 +284,7 @@ def _best_start(
         start = (yield from seed(part)) if best is None else result_of(seed(part))
         steps: Iterator[Step[F64]] = probing_kmeans(part, start.centers, rough, rng)
         if trials is not None:
-            rows = start.rows or few_rows_of(part, unit_centers=options.unit_centers)
-            steps = search_few_rows(rows, start.centers, options, trials, rng)
+            steps = search_few_rows(part, start.centers, options, trials, rng)
         for step in steps:
             better = step if best is None or step.objective < best.objective else best
             shown = replace(better, iteration=0, stopped="", stage=PART)

@@ -22,11 +22,10 @@ from itertools import count
 
 import numpy as np
 
-from globular.algorithms.kmeans.cells import draw_cells, draw_small_cells, label_by_cells, search_widely
+from globular.algorithms.kmeans.cells import draw_cells, label_by_cells, search_widely
 from globular.algorithms.kmeans.centers import update_centers
 from globular.algorithms.kmeans.momentum import Momentum
 from globular.algorithms.steps import Step
-from globular.model.few_rows import LEAST_STAKE
 from globular.model.statistics import F64
 from globular.seam.among import Probe
 from globular.seam.passes import Assign
@@ -68,17 +67,20 @@ class ProbingOptions:
         return min(objective, max(self.total - objective, LEAST_STAKE * objective))
 
 
+LEAST_STAKE = 1e-3
+"""Least share of the objective that gains are measured by; smaller = longer fits of rows of which clusters explain
+little."""
 EXACT_LABELS_UP_TO = 5000
 """Number of clusters up to which the last labels look at all centres: that takes at most a third as long as a fit that
 is not `KMeans`' own; larger = more labels exact, for more time."""
 N_PROBES = 2
 """Cells that a row searches where the quality does not say; larger = more rows find their closest centre, for as much
 more time."""
-LEAST_RECALL, MOST_LOOKS = 0.9, 10
+LEAST_RECALL = 0.9
 """Share of the rows that have their closest centre when a fit ends, unless time is up or they have looked into cells
-this often; with less, the fit warns."""
+ten times; with less, the fit warns."""
 WIDE_SEARCH = 4.0
-"""Time of the first search over all rows in units of a look into a single small cell, about."""
+"""Time of the first search over all rows, about, in units of a look into a single cell."""
 
 
 def probing_kmeans(
@@ -150,22 +152,22 @@ def label_rows(
 ) -> Labelling:
     """Label every row with the closest centre of a few cells, or of all where `n_probes` is 0.
 
-    Rows that are `labelled` keep their label if none is closer. All rows look at newly drawn cells until a share of
-    `LEAST_RECALL` has its closest centre, or another look would take more than `seconds_left`; where time is limited,
-    the first look of rows without labels is into a single small cell. The cells are drawn with a fixed seed, here and
-    in `predict(exact=False)`: labels belong to the centres, not to the `random_state` of the fit that found them.
+    Rows that are `labelled` keep their label if none is closer, others look into a single cell first. All rows look at
+    newly drawn cells until a share of `LEAST_RECALL` has its closest centre, or another look would take more than
+    `seconds_left`. The cells are drawn with a fixed seed, here and in `predict(exact=False)`: labels belong to the
+    centres, not to the `random_state` of the fit that found them.
     """
     if n_probes == 0:
         exact = shard.run(Assign(centers, want="labels"))
         return Labelling(exact.objective, exact.n_distances)
     rng, n_distances = np.random.default_rng(0), 0
     hurried, deadline = seconds_left < np.inf, time.perf_counter() + seconds_left
-    for look in range(1 if labelled else 0, MOST_LOOKS + 1):
-        began, cells = time.perf_counter(), (draw_small_cells if hurried and look == 0 else draw_cells)
+    for look in range(1 if labelled else 0, 11):
+        began, cells = time.perf_counter(), draw_cells(shard, centers, rng)
         if look == 0:
-            found = label_by_cells(shard, centers, cells(shard, centers, rng))
+            found = label_by_cells(shard, centers, cells)
         else:
-            found = shard.run(Assign(centers, Probe(cells(shard, centers, rng), n_probes), "labels"))
+            found = shard.run(Assign(centers, Probe(cells, n_probes), "labels"))
         n_distances += found.n_distances
         if look == 0 and not hurried:
             continue

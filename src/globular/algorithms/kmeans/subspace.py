@@ -36,13 +36,13 @@ FROM_COLUMNS = 16
 SAMPLED_ROWS = 4096
 """Rows of a sample that stands for all where variances are estimated; larger = a closer estimate."""
 SAMPLED_NUMBERS = 1 << 23
-FEWEST_DIRECTIONS, DIRECTIONS_PER_CLUSTER, SOME_DIRECTIONS = 4, 6, 128
-"""Directions of sparse rows: so many and more for every cluster, up to some or the number of clusters. Text varies
-along thousands of directions, and its clusters along the first of them."""
-ROWS_PER_DIRECTION = 16
-"""Rows that there have to be for each direction; larger = subspaces for more rows only."""
+SOME_DIRECTIONS = 128
+"""Most directions of sparse rows, unless clusters are more: text varies along thousands of directions, and its clusters
+along the first of them."""
 POWER_STEPS = 2
 """Steps by which random directions are turned towards the leading ones; larger = closer, for a pass each."""
+ROWS_PER_DIRECTION = 16
+"""Rows that there have to be for each direction; larger = subspaces for more rows only."""
 LARGEST_COPY = 1 << 30
 """Bytes of coordinates that may be held beside the rows."""
 
@@ -97,7 +97,7 @@ def _subspace_of_sparse_rows(shard: Shard, origin: F64, n_clusters: int, rng: np
 
     A sample that says as much about thousands of columns could not be held.
     """
-    d = min(FEWEST_DIRECTIONS + DIRECTIONS_PER_CLUSTER * n_clusters, max(SOME_DIRECTIONS, n_clusters), LEADING)
+    d = min(4 + 6 * n_clusters, max(SOME_DIRECTIONS, n_clusters), LEADING)
     if d * ROWS_PER_DIRECTION > shard.n_rows or 8 * d * max(shard.n_columns, shard.n_rows) > LARGEST_COPY:
         return None
     basis = (_some_rows(shard, d, rng) - origin).T

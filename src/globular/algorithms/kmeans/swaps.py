@@ -27,7 +27,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from globular.algorithms.graphs import nearest_others
 from globular.algorithms.kmeans.cells import draw_cells, graph_by_cells, search_widely
 from globular.algorithms.kmeans.centers import update_centers
 from globular.algorithms.kmeans.momentum import Momentum
@@ -36,24 +35,19 @@ from globular.algorithms.seeding.common import distinct, effective_dimension
 from globular.algorithms.seeding.named import Start, Starting
 from globular.algorithms.steps import Step, after, mapped, numbered_from
 from globular.model.cells import CenterCells
-from globular.model.few_rows import matched_swaps
+from globular.model.draws import matched_swaps
 from globular.model.history import SWAPS
 from globular.model.statistics import F64, HardStatistics
 from globular.seam.among import Probe
 from globular.seam.passes import Assign, Halve, Index, Labels, Relabel, Total
 from globular.seam.shard import Shard
 
-MAX_ROUNDS = 20
 SETTLED_GAIN = 1e-2
 """Iterations that come before swaps gain at least this share."""
 SAFETY = 1.2
 """A gain must exceed the loss by this factor."""
-DRAWN = 0.5
-"""Share of the clusters that may move in a round."""
 FIRST_TRUST = (0.5,) * 5
 """Shares of Zador's gain that newcomers are taken to be worth before any has been measured."""
-WORTH_ANOTHER_ROUND = 0.1
-"""Go on while the swaps of a round promise at least this share of the least gain that is asked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +120,7 @@ def swap_seeds(
     n_swaps, before = 0, np.inf
     momentum = Momentum(unit_centers=options.unit_centers, n_threads=shard.n_threads)
     swaps = _Swaps(shard, rng)
-    for n_rounds in range(1, min(MAX_ROUNDS, options.max_iter) + 1):
+    for n_rounds in range(1, min(20, options.max_iter) + 1):
         cells = draw_cells(shard, centers, rng) if options.swap_probes > 0 else None
         if cells is None:
             statistics = shard.run(Assign(centers))
@@ -150,7 +144,7 @@ def swap_seeds(
         centers[swapped] = means[swapped]
         momentum.forget(swapped)
         n_swaps += len(swapped)
-        if swaps.promised <= WORTH_ANOTHER_ROUND * asked:
+        if swaps.promised <= 0.1 * asked:  # hardly worth another round
             break
     return SwappedSeeds(centers, momentum, before + unexplained, n_rounds, n_swaps, swaps.n_distances)
 
@@ -189,7 +183,7 @@ class _Swaps:
         if cells is None:
             # a look at all centres leaves no distances behind
             self.n_distances += self._shard.run(Halve(centers, centers)).n_distances
-        nearest = nearest_others(centers) if cells is None else graph_by_cells(self._shard, centers, cells, 2)[:, 1]
+        nearest = graph_by_cells(self._shard, centers, cells, 2)[:, 1]
         counts = statistics.counts
         losses = cost_of_joining(counts, centers, counts[nearest], centers[nearest])
         self._zador_trust = np.append(self._zador_trust, losses[self._newcomers] / self._expected)
@@ -224,7 +218,7 @@ def _try_splits(shard: Shard, centers: F64, statistics: HardStatistics, rng: np.
     """Second centres for clusters drawn by their error. The rows they would win are labelled C, C + 1, … after it."""
     C = len(centers)
     errors = shard.run(Total("errors", "labels", C))
-    masses = np.sort(rng.random(max(1, int(DRAWN * C)))) * float(errors.sum())
+    masses = np.sort(rng.random(max(1, C // 2))) * float(errors.sum())
     drawn = distinct(shard.locate(masses, "errors"))
     drawn = drawn[rng.permutation(len(drawn))]
     rows, labels = shard.take(drawn), shard.labels[drawn]

@@ -5,8 +5,8 @@ wrong place is a percent of the error. Starting ten times and keeping the best f
 cost. To move a single centre and to look what becomes of it costs a few iterations, and each success is kept:
 
 - *Spare* centres are those whose rows have a second centre close by: what each is worth is known from one pass (its
-  rows go to their second closest centre, which then moves towards them: LOSS_KEPT of the difference is lost), or from
-  merging it with its nearest neighbour, whichever is less.
+  rows go to their second closest centre, which then moves towards them: seven tenths of the difference are lost),
+  or from merging it with its nearest neighbour, whichever is less.
 - *Where a second centre would gain most*: every cluster is cut in two by a few steps of 2-means, all clusters in the
   same passes at two distances a row.
 - The best pairs are swapped, first a quarter of the centres at once. A few iterations later the error is compared: if
@@ -28,7 +28,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from globular.algorithms.graphs import nearest_others
+from globular.algorithms.graphs import nearest_graph
 from globular.algorithms.kmeans.probing import ProbingOptions, probing_kmeans
 from globular.algorithms.kmeans.swaps import SETTLED_GAIN, cost_of_joining, swap_and_step
 from globular.algorithms.steps import Step, numbered_from
@@ -40,24 +40,14 @@ from globular.seam.shard import Shard, lies_on_a_card
 Swap: TypeAlias = tuple[int, int]
 """A cluster that gets a second centre, and the spare centre that it gets."""
 
-LOSS_KEPT = 0.7
-"""Share of what a spare centre is worth that is lost when the others have moved towards its rows."""
 LEAST_RATIO = 0.4
 """A swap is tried if its gain is at least this share of its loss; iterations often make up for the rest."""
-CUTS = 3
-"""Steps of 2-means inside every cluster."""
 ROUGH_GAIN = 1e-3
 """What iterations before the first swap gain at least."""
 STEPS_PER_TRIAL = 5
-FAILURES_PER_DRAW = 3
-"""Failures after which clusters are cut anew."""
 CLUSTERS_TRIED = 100
-SWAPPED_FROM, SWAPPED_GAIN = 192, 3e-3
-"""Number of clusters from which a search of all rows begins with swaps of many centres at once, and the share that such
-an iteration gains at least."""
-DEARER = 2.0
-"""An iteration takes ever longer: after such swaps it has to gain more than is asked for, in proportion to the number
-of clusters and so many times as much at most."""
+SWAPPED_FROM = 192
+"""Number of clusters from which a search of all rows begins with swaps of many centres at once."""
 WORTH_KEEPING = 1e-5
 """Share of what is at stake that a trial has to gain."""
 
@@ -133,7 +123,7 @@ def search_by_trials(
             at_once = len(swaps) // 2
         else:
             in_vain.update(swaps)
-            if len(in_vain) % FAILURES_PER_DRAW == 0:
+            if len(in_vain) % 3 == 0:
                 prospects = None
         if len(in_vain) == max_failures or best.iteration >= last_trial:
             break
@@ -148,7 +138,7 @@ def swap_and_search(
     """`search_by_trials` where there is no part of the rows; of hundreds of clusters, after swaps of many at once."""
     n_before = 0
     if len(centers) >= SWAPPED_FROM and not lies_on_a_card(shard):
-        swapping = replace(options, swap_probes=0, min_gain=max(options.min_gain, SWAPPED_GAIN))
+        swapping = replace(options, swap_probes=0, min_gain=max(options.min_gain, 3e-3))
         best: Step[F64] | None = None
         for step in swap_and_step(shard, centers, swapping, rng):
             is_last = step.iteration == options.max_iter or step.objective <= options.unexplained
@@ -160,7 +150,8 @@ def swap_and_search(
             return
         centers, n_before = step.model, step.iteration
         trials = replace(trials, n_before=n_before, rough_gain=SETTLED_GAIN)
-        options = replace(options, min_gain=min(DEARER, len(centers) / SWAPPED_FROM) * options.min_gain)
+        # iterations get dearer with the number of clusters, so they have to gain up to twice what is asked for
+        options = replace(options, min_gain=min(2.0, len(centers) / SWAPPED_FROM) * options.min_gain)
     left = replace(options, max_iter=options.max_iter - n_before)
     yield from numbered_from(search_by_trials(shard, centers, left, trials, rng), n_before)
 
@@ -176,17 +167,17 @@ class _Prospects:
         self._firsts, self._seconds, self._gains = centers.copy(), centers.copy(), np.zeros(C)
         self._seconds[owners] = shard.take(drawn[first])
         counts = self._cut(shard)
-        self._nearest = near = nearest_others(centers)
+        self._nearest = near = nearest_graph(shard, centers, 2)[:, 1]
         merged = cost_of_joining(counts, centers, counts[near], centers[near])
-        self._losses = np.minimum(LOSS_KEPT * found.losses, merged)
+        self._losses = np.minimum(0.7 * found.losses, merged)
         self.objective = found.objective
-        self.n_distances = found.n_distances + 2 * CUTS * shard.n_rows
+        self.n_distances = found.n_distances + 6 * shard.n_rows
         """Data-to-cluster distances that it took."""
 
     def _cut(self, shard: Shard) -> F64:
         """2-means in every cluster; returns the weights of the clusters."""
         whole = shard.run(SumByLabel(len(self._centers)))
-        for _ in range(CUTS):
+        for _ in range(3):
             second = shard.run(Halve(self._firsts, self._seconds))
             n_first, n_second = whole.counts - second.counts, second.counts
             in_two = (n_second > 0) & (n_first > 1e-12 * whole.counts)

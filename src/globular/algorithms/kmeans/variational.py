@@ -22,9 +22,8 @@ from globular.algorithms.graphs import nearest_graph
 from globular.algorithms.kmeans.cells import draw_cells, graph_by_cells, label_by_cells
 from globular.algorithms.kmeans.centers import update_centers
 from globular.algorithms.steps import Step
-from globular.model.centers import add_up
 from globular.model.graph import Graph, Search, estimated_graph, introduce, random_graph
-from globular.model.statistics import F64, HardStatistics, PairStatistics
+from globular.model.statistics import F64, PairStatistics
 from globular.seam.among import Neighbors
 from globular.seam.passes import Assign, ScatterLabels
 from globular.seam.shard import Shard
@@ -53,7 +52,7 @@ class VariationalOptions:
     """Move empty clusters to far rows; else they keep their centre."""
     printed: bool = False
     """Alg. 1 and Alg. 2 as they are printed: every row begins with random clusters of its own (K(n) in Alg. 1, G(n) in
-    Alg. 2), and neighbourhoods are estimated after every E-step. Else rows begin at their labels, see `start_rows`."""
+    Alg. 2). Else rows begin at their labels, see `start_rows`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,17 +63,11 @@ class HardModel:
     graph: Graph
 
 
-MULTIPLICATIONS_PER_PAIR = 10
-"""Multiplications that take as long as to list and order a pair of clusters; larger = rarer estimates of
-neighbourhoods where clusters are many and rows few."""
-
-
 class NeighborhoodSearch:
     """Where G_c comes from, and the seeds of the E-steps."""
 
     def __init__(self, shard: Shard, options: VariationalOptions, rng: np.random.Generator) -> None:
         self._shard, self._options, self._rng = shard, options, rng
-        self._waited = np.inf  # the first E-step estimates
 
     @property
     def estimated(self) -> bool:
@@ -124,19 +117,8 @@ class NeighborhoodSearch:
         return estimated_graph(graph, pairs, self._shard.n_threads)
 
     def among(self, centers: F64, graph: Graph) -> Neighbors:
-        """Where rows search in the next E-step.
-
-        Deviation: where estimating would cost more than searching, not every E-step estimates. A search takes N·C′·G·D
-        multiplications, an estimate lists and orders up to C·G² pairs.
-        """
-        C, D = centers.shape
-        G = min(self._options.G, C)
-        period = -(-MULTIPLICATIONS_PER_PAIR * C * G // (self._shard.n_rows * min(self._options.C_prime, C) * D))
-        self._waited += 1
-        estimate = self.estimated and (self._options.printed or self._waited >= period)
-        if estimate:
-            self._waited = 0
-        return Neighbors(graph, Search(self._options.C_prime, self._options.n_random, self._seed(), estimate))
+        """Where rows search in the next E-step."""
+        return Neighbors(graph, Search(self._options.C_prime, self._options.n_random, self._seed(), self.estimated))
 
     def _seed(self) -> int:
         return int(self._rng.integers(2**63))
@@ -164,10 +146,6 @@ def start_rows(shard: Shard, centers: F64, graph: Graph | None, n_neighbors: int
     return graph_by_cells(shard, centers, cells, n_neighbors)
 
 
-FULL_SUMS_EVERY = 10
-"""Iterations from one full sum to the next; between them sums follow what moved, and rounding would drift."""
-
-
 def variational_kmeans(
     shard: Shard, centers: F64, options: VariationalOptions, rng: np.random.Generator, graph: Graph | None = None
 ) -> Iterator[Step[HardModel]]:
@@ -181,28 +159,24 @@ def variational_kmeans(
     among = neighborhoods.first(centers, graph)
     n_distances = 0
     for _ in range(options.n_warmup):
-        found = shard.run(Assign(centers, among, "moves"))
+        found = shard.run(Assign(centers, among, "labels"))
         n_distances += found.n_distances
         graph = neighborhoods.after(graph, found.pairs)
         among = neighborhoods.among(centers, graph)
 
-    totals: HardStatistics | None = None
     patience = Patience(options)
     for iteration in count(1):
-        full = iteration % FULL_SUMS_EVERY == 1 or totals is None
-        found = shard.run(Assign(centers, among, "moves" if not full else "sums"))
-        step = found
-        totals = step if full or totals is None else _advance(totals, step, shard.n_threads)
+        found = shard.run(Assign(centers, among))
         graph = neighborhoods.after(graph, found.pairs)
         # M-step, Eq. 4 with hard votes
         update = update_centers(
-            shard, totals, centers, unit=options.unit_centers, relocate=options.relocate_empty, rows_follow=False
+            shard, found, centers, unit=options.unit_centers, relocate=options.relocate_empty, rows_follow=False
         )
         stopped = patience.reason(
-            iteration, step.objective, settled=iteration > 1 and step.n_changed + update.n_relocated == 0
+            iteration, found.objective, settled=iteration > 1 and found.n_changed + update.n_relocated == 0
         )
         yield Step(
-            iteration, step.objective, step.n_distances + n_distances, step.n_changed,
+            iteration, found.objective, found.n_distances + n_distances, found.n_changed,
             HardModel(update.centers, graph), stopped,
         )  # fmt: skip
         if stopped:
@@ -210,18 +184,6 @@ def variational_kmeans(
         centers, n_distances = update.centers, 0
         graph = introduce(neighborhoods.before(centers, graph), update.relocated)
         among = neighborhoods.among(centers, graph)
-
-
-def _advance(totals: HardStatistics, moved: HardStatistics, n_threads: int) -> HardStatistics:
-    """Totals after some rows have moved; the sums are updated in place.
-
-    A cluster that all rows have left has lost its rounding errors as well.
-    """
-    counts = totals.counts + moved.counts
-    emptied = counts <= 1e-9 * totals.counts
-    counts[emptied] = 0.0
-    add_up(totals.sums, moved.sums, n_threads)
-    return HardStatistics(totals.sums, counts, moved.objective, moved.n_changed, moved.n_distances)
 
 
 class Patience:

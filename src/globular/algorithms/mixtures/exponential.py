@@ -24,7 +24,7 @@ from globular.algorithms.mixtures.em import CONVERGED, STEPS_ON_PART
 from globular.algorithms.mixtures.exponential_swaps import search_by_swaps
 from globular.algorithms.mixtures.pipeline import TIMES_MORE_ROWS
 from globular.algorithms.seeding.named import draw_seeds
-from globular.algorithms.steps import Step, last_step, mapped, result_of
+from globular.algorithms.steps import Step, last_step, result_of
 from globular.model.exponential import ExponentialMixture, PseudoRows
 from globular.model.history import PART
 from globular.model.statistics import F64
@@ -36,8 +36,6 @@ FEWEST_ROWS, ROWS_PER_COMPONENT = 4096, 256
 """Least rows of the part, in all and for every component; larger = a better start, from more work."""
 KMEANS_STEPS = 100
 """Most steps of k-means for a start."""
-STEPS_OF_A_SWAP = 10
-"""Steps of EM after which a swap is judged; larger = fewer good swaps are missed, for more time each."""
 SWAPPED = (3, 64)
 """Numbers of components between which swaps are tried: fewer leave nothing to swap, and of many each start lacks as
 many as swaps one by one would mend."""
@@ -97,20 +95,19 @@ def search_start(
     swaps = method == "kmeans" and SWAPPED[0] <= n_components <= SWAPPED[1] and options.max_iter > 0
     if options.max_iter == 0 or (part is shard and not swaps):
         return start
-    best: Step[ExponentialMixture] | None = None
     for best in em_exponential(part, start, replace(options, max_iter=STEPS_ON_PART)):
         yield _shown(best, part)
-    assert best is not None
     if not swaps:
         return best.model
 
-    def fit(rows: Shard, begin: ExponentialMixture | int) -> Step[ExponentialMixture]:
+    def em(rows: Shard, begin: ExponentialMixture | int, max_iter: int) -> Iterator[Step[ExponentialMixture]]:
         if isinstance(begin, int):
             begin = start_from_seeds(rows, family, begin, "k-means++", options, rng)
-        return last_step(em_exponential(rows, begin, replace(options, max_iter=STEPS_OF_A_SWAP)))
+        return em_exponential(rows, begin, replace(options, max_iter=max_iter))
 
-    search = search_by_swaps(part, best, options.prior, fit)
-    best = yield from mapped(search, lambda step: _shown(step, part))
+    for step in search_by_swaps(part, best, options.prior, em):
+        best = step
+        yield _shown(best, part)
     return best.model
 
 

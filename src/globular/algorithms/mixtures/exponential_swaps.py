@@ -1,150 +1,96 @@
-"""Swaps of components of an exponential family that EM cannot make: one becomes two, and two others one.
+"""Exchanges of components of an exponential family that EM cannot make: one becomes two and two others one (`search`).
 
-On a part of the rows:
-
-1. what two components are worth apart: from the sums of one E-step, the fall of the expected log-likelihood if they
-   were one, less what it gains that nobody has to tell their rows apart;
-2. what a second component would gain in each: EM with two of them on the rows that are most likely of it;
-3. the best pairs of both are swapped one by one, a few steps of EM follow, and what has raised the objective stays.
-
-It ends when nothing is promising, or after a few failures one after the other. [Ueda et al. 2000]
+What a second component would gain in each: EM with one and with two on the rows that are most likely of it. What two
+components are worth apart: from the sums of one E-step, the fall of the expected log-likelihood if they were one, less
+what it gains that nobody has to tell their rows apart.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
-from dataclasses import dataclass, replace
-from typing import NamedTuple
+from collections.abc import Callable, Iterator
+from functools import partial
 
 import numpy as np
 
-from globular.algorithms.mixtures.moves import MAX_FAILURES
-from globular.algorithms.steps import Step
-from globular.model.exponential import ExponentialMixture, LinearStatistics, PseudoRows
+from globular.algorithms.search import Change, Prospects, search
+from globular.algorithms.steps import Step, last_step
+from globular.model.exponential import ExponentialMixture, PseudoRows
 from globular.model.statistics import F64, I64
 from globular.seam.mixture_passes import ExpectLinear
 from globular.seam.shard import Shard, answer
 
-MOST_SWAPS = 32
-"""Most swaps in all; larger = longer searches of many components."""
-LEAST_RATIO = 0.5
-"""A swap is tried if its gain is at least this share of its loss: the components left make up for some of it."""
-FEWEST_ROWS = 8
-"""Rows that a component has to hold to become two."""
-
-Fit = Callable[[Shard, ExponentialMixture | int], Step[ExponentialMixture]]
-"""EM on some rows, from a mixture or from so many seeds."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Halves:
-    """A component as two."""
-
-    gain: float
-    mixture: ExponentialMixture
-
-
-class Swap(NamedTuple):
-    """A component that becomes two, and two that become one."""
-
-    gain: float
-    """What that is to gain, about."""
-    split: int
-    halves: Halves
-    joined: tuple[int, int]
+EM = Callable[[Shard, ExponentialMixture | int, int], Iterator[Step[ExponentialMixture]]]
+"""EM on some rows, from a mixture or from so many seeds, for so many steps."""
+Halves = tuple[float, ExponentialMixture | None]
+"""What a component gains as two, and the two."""
 
 
 def search_by_swaps(
-    part: Shard, best: Step[ExponentialMixture], prior: PseudoRows, fit: Fit
-) -> Generator[Step[ExponentialMixture], None, Step[ExponentialMixture]]:
-    """Swaps as long as they raise the objective; returns the best step."""
-    n_swaps = n_failures = 0
+    part: Shard, best: Step[ExponentialMixture], prior: PseudoRows, em: EM
+) -> Iterator[Step[ExponentialMixture]]:
+    """Exchanges as long as they raise the objective; every step holds the best mixture so far."""
     known: dict[bytes, Halves] = {}
-    while n_swaps < MOST_SWAPS:
-        found = part.run(ExpectLinear(best.model.linear))
-        n_distances = found.n_distances
-        for swap in _promising(part, best.model, found, prior, known, fit):
-            n_swaps += 1
-            tried = fit(part, _swapped(best.model, found, prior, swap))
-            n_distances += tried.n_distances
-            if tried.objective > best.objective:
-                best, n_failures = replace(tried, n_distances=n_distances), 0
-                yield best
-                break
-            n_failures += 1
-            if n_failures == MAX_FAILURES or n_swaps == MOST_SWAPS:
-                return best
-        else:
-            return best
-    return best
+    draw = partial(_Prospects, part, prior=prior, em=em, known=known)
+    return search(best, draw, partial(em, part), max_steps=200)
 
 
-def _promising(
-    part: Shard,
-    mixture: ExponentialMixture,
-    found: LinearStatistics,
-    prior: PseudoRows,
-    known: dict[bytes, Halves],
-    fit: Fit,
-) -> list[Swap]:
-    """The best swap for each component that gains as two, those first that gain most."""
-    labels = np.asarray(answer(part, mixture, "components"))
-    losses = _losses(type(mixture), found, prior)
-    C = mixture.n_components
-    pairs = [divmod(int(pair), C) for pair in np.argsort(losses, axis=None)]
-    swaps = []
-    for split in range(C):
-        halves = _halves(part, np.flatnonzero(labels == split), known, fit)
-        joined = next(pair for pair in pairs if split not in pair)
-        if halves is not None and halves.gain > LEAST_RATIO * losses[joined]:
-            swaps.append(Swap(halves.gain - float(losses[joined]), split, halves, joined))
-    return sorted(swaps, key=lambda swap: -swap.gain)
+class _Prospects(Prospects[ExponentialMixture]):
+    """What each component would gain as two, and what pairs would lose as one."""
+
+    def __init__(
+        self, part: Shard, mixture: ExponentialMixture, prior: PseudoRows, em: EM, known: dict[bytes, Halves]
+    ) -> None:
+        """`known` are halves by the rows of their component, which stay what they are while it keeps them."""
+        found = part.run(ExpectLinear(mixture.linear))
+        self._mixture, self._prior = mixture, prior
+        self._counts, self._sums = found.counts, found.sums
+        self.objective = found.log_likelihood + prior.log_density(mixture)
+        self.n_distances = found.n_distances
+        self._halves = []
+        labels = np.asarray(answer(part, mixture, "components"))
+        for c in range(mixture.n_components):
+            own = np.flatnonzero(labels == c)
+            if (key := own.tobytes()) not in known:
+                known[key] = _halves(part, own, em)
+            self._halves.append(known[key])
+        self.gains = np.array([gain for gain, _ in self._halves])
+        a, b = np.triu_indices(mixture.n_components, 1)
+        self.pairs = np.stack([a, b], axis=1)
+        self.losses = np.concatenate([self._losses(c) for c in range(mixture.n_components - 1)])
+
+    def _losses(self, a: int) -> F64:
+        """What is lost if component a and one behind it become one, (C − 1 − a,)."""
+        (n, *others), total = self._counts[a:], self._counts[a] + self._counts[a + 1 :]
+        labels = sum(m * np.log(np.maximum(total, 1e-300) / np.maximum(m, 1e-300)) for m in (n, np.array(others)))
+        alone = self._worth(self._counts[a:], self._sums[a:])
+        return alone[0] + alone[1:] - self._worth(total, self._sums[a] + self._sums[a + 1 :]) - labels
+
+    def _worth(self, counts: F64, sums: F64) -> F64:
+        """θ · Σ q x − A Σ q of components with these sums, (C,)."""
+        mixture = self._prior.m_step(type(self._mixture), counts, sums, learned_weights=True)
+        return np.asarray((mixture.slopes * sums).sum(axis=1) - mixture.log_normalisers * counts)
+
+    def after(self, changes: list[Change]) -> ExponentialMixture:
+        """Halves in the place of a component and of the second of two that become one in the place of the first."""
+        arrays = {name: values.copy() for name, values in self._mixture.arrays.items()}
+        for split, a, b in changes:
+            counts, sums = (of[[a, b]].sum(axis=0, keepdims=True) for of in (self._counts, self._sums))
+            one = self._prior.m_step(type(self._mixture), counts, sums, learned_weights=True)
+            halves = self._halves[split][1]
+            assert halves is not None  # as it gains
+            weight, both = arrays["weights"][split], arrays["weights"][[a, b]].sum()
+            for name, values in arrays.items():
+                values[a], values[[split, b]] = one.arrays[name][0], halves.arrays[name]
+            arrays["weights"][a] = both
+            arrays["weights"][[split, b]] *= weight
+        arrays["weights"] /= arrays["weights"].sum()
+        return type(self._mixture)(**arrays)
 
 
-def _losses(family: type[ExponentialMixture], found: LinearStatistics, prior: PseudoRows) -> F64:
-    """What is lost if components a < b become one, (C, C); infinite elsewhere. One line at a time: O(C·D) of memory."""
-    counts, sums = found.counts, found.sums
-    C, alone = len(counts), _worth(family, counts, sums, prior)
-    losses = np.full((C, C), np.inf)
-    for a in range(C - 1):
-        others = slice(a + 1, C)
-        both, total = counts[a] + counts[others], np.maximum(counts[a] + counts[others], 1e-300)
-        labels = sum(n * np.log(total / np.maximum(n, 1e-300)) for n in (counts[a], counts[others]))
-        losses[a, others] = alone[a] + alone[others] - _worth(family, both, sums[a] + sums[others], prior) - labels
-    return losses
-
-
-def _worth(family: type[ExponentialMixture], counts: F64, sums: F64, prior: PseudoRows) -> F64:
-    """θ · Σ q x − A Σ q of components with these sums, (C,)."""
-    mixture = prior.m_step(family, counts, sums, learned_weights=True)
-    return np.asarray((mixture.slopes * sums).sum(axis=1) - mixture.log_normalisers * counts)
-
-
-def _halves(part: Shard, own: I64, known: dict[bytes, Halves], fit: Fit) -> Halves | None:
-    """The rows of a component as two; what holds the same rows as before is not looked at again."""
-    if len(own) < FEWEST_ROWS:
-        return None
-    key = own.tobytes()
-    if key not in known:
-        rows = part.subset(own)
-        one, two = fit(rows, 1), fit(rows, 2)
-        known[key] = Halves(two.objective - one.objective, two.model)
-    return known[key]
-
-
-def _swapped(mixture: ExponentialMixture, found: LinearStatistics, prior: PseudoRows, swap: Swap) -> ExponentialMixture:
-    """The halves in the place of a component and of the second of two that become one in the place of the first."""
-    pair, (a, b) = list(swap.joined), swap.joined
-    counts, sums = found.counts[pair].sum(keepdims=True), found.sums[pair].sum(axis=0, keepdims=True)
-    one, halves = prior.m_step(type(mixture), counts, sums, learned_weights=True), swap.halves.mixture
-    arrays = {}
-    for name, values in mixture.arrays.items():
-        changed = values.copy()
-        changed[a] = one.arrays[name][0]
-        changed[[swap.split, b]] = halves.arrays[name]
-        if name == "weights":
-            changed[a] = values[pair].sum()
-            changed[[swap.split, b]] *= values[swap.split]
-            changed /= changed.sum()
-        arrays[name] = changed
-    return type(mixture)(**arrays)
+def _halves(part: Shard, own: I64, em: EM) -> Halves:
+    """The rows of a component as two."""
+    if len(own) < 8:  # too few to be two
+        return 0.0, None
+    rows = part.subset(own)
+    one, two = (last_step(em(rows, n, 10)) for n in (1, 2))
+    return two.objective - one.objective, two.model

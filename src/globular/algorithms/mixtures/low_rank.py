@@ -20,20 +20,20 @@ component, or of every column.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 import numpy as np
 
 from globular.algorithms.kmeans.cells import draw_cells, label_by_cells
-from globular.algorithms.kmeans.probing import N_PROBES
 from globular.algorithms.kmeans.subspace import POWER_STEPS
-from globular.algorithms.kmeans.variational import Patience, VariationalOptions
-from globular.algorithms.mixtures.probing import FINDING_PROBES, FINDING_ROUNDS, Schedule
+from globular.algorithms.kmeans.variational import VariationalOptions
+from globular.algorithms.mixtures.probing import NO_GRAPH, SearchByProbing, find_members
+from globular.algorithms.mixtures.variational import em_among_some
 from globular.algorithms.steps import Step
 from globular.model.coordinates import Coordinates
 from globular.model.covariances import CovarianceLimits
 from globular.model.low_rank import (
     LowRankParameters,
-    LowRankStatistics,
     isotropic_factors,
     low_rank_m_step,
     power_step,
@@ -104,44 +104,16 @@ def low_rank_em(
     """
     if start.coordinates is not None:
         limits = start.coordinates.limits(limits)
-    mixture, search = start, LowRankSearch(shard, options.C_prime, rng)
-    patience = Patience(options, shard.total_weight)
-    for iteration in range(1, options.max_iter + 1):
-        found = search.e_step(mixture, idle=patience.is_idle)
-        mixture = low_rank_m_step(mixture, found, limits, noise_type)
-        stopped = patience.reason(iteration, found.log_likelihood, settled=False)
-        yield Step(iteration, found.log_likelihood, found.n_distances, None, mixture, stopped)
-        if stopped:
-            return
-
-
-class LowRankSearch:
-    """E-steps among all components, or among K(n) and, when it is due (`probing.Schedule`), what cells nominate."""
-
-    def __init__(self, shard: Shard, C_prime: int, rng: np.random.Generator) -> None:
-        self._shard, self._C_prime, self._rng = shard, C_prime, rng
-        self._schedule, self._before = Schedule(C_prime), -np.inf
-
-    def e_step(self, mixture: LowRankParameters, *, idle: bool) -> LowRankStatistics:
-        """What an M-step needs; `idle` follows an iteration that has improved next to nothing."""
-        if self._C_prime >= mixture.n_components:
-            return self._shard.run(ExpectLowRank(mixture))
-        if self._schedule.is_due(idle=idle):
-            cells = draw_cells(self._shard, mixture.means, self._rng)
-            found = self._shard.run(ExpectLowRank(mixture, Probe(cells, N_PROBES, self._C_prime)))
-            self._schedule.learn(found, self._before, self._shard.n_rows)
-        else:
-            found = self._shard.run(ExpectLowRank(mixture, Probe(None, 0, self._C_prime)))
-        self._before = found.log_likelihood
-        return found
+    update = partial(low_rank_m_step, limits=limits, noise_type=noise_type)
+    search = SearchByProbing(shard, NO_GRAPH, options, rng, ExpectLowRank)
+    few = options.C_prime < start.n_components
+    e_step = search.e_step if few else lambda mixture, idle: shard.run(ExpectLowRank(mixture))
+    return em_among_some(shard, start, e_step, update, options)
 
 
 def find_low_rank_members(
     shard: Shard, mixture: LowRankParameters, n_candidates: int, rng: np.random.Generator
 ) -> None:
     """Find K(n) of every row without looking at all components; it stays with the shard."""
-    means = mixture.means if mixture.coordinates is None else mixture.coordinates.back(mixture.means)
-    label_by_cells(shard, means, draw_cells(shard, means, rng))
-    for _ in range(FINDING_ROUNDS):
-        cells = draw_cells(shard, mixture.means, rng)
-        shard.run(ExpectLowRank(mixture, Probe(cells, FINDING_PROBES, n_candidates)))
+    means = None if mixture.coordinates is None else mixture.coordinates.back(mixture.means)
+    find_members(shard, mixture, n_candidates, rng, ExpectLowRank, means)

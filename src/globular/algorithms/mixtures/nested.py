@@ -30,7 +30,7 @@ import numpy as np
 
 from globular.algorithms.kmeans.variational import VariationalOptions
 from globular.algorithms.mixtures.em import CONVERGED, ROUNDED, EMOptions, covariance_limits, e_step, em_by
-from globular.algorithms.mixtures.probing import SearchByProbing, find_members
+from globular.algorithms.mixtures.probing import NO_GRAPH, SearchByProbing, find_members
 from globular.algorithms.seeding.common import TAKEN_NUMBERS
 from globular.algorithms.steps import CAUTION, Step
 from globular.model.gaussian import GaussianParameters
@@ -140,6 +140,5 @@ def _expects(part: Shard, mixture: GaussianParameters, batches: BatchOptions, rn
     if batches.n_candidates is None:
         return partial(e_step, part)
     find_members(part, mixture, batches.n_candidates, rng)
-    graph = np.zeros((mixture.n_components, 1), dtype=np.int32)  # nobody asks for neighbourhoods
-    search = SearchByProbing(part, graph, VariationalOptions(C_prime=batches.n_candidates), rng)
+    search = SearchByProbing(part, NO_GRAPH, VariationalOptions(C_prime=batches.n_candidates), rng)
     return partial(search.e_step, idle=False)

@@ -29,15 +29,9 @@ from math import log
 import numpy as np
 
 from globular.algorithms.mixtures.em import EMOptions, cold_mixture, covariance_limits, e_step, variance_within
-from globular.algorithms.mixtures.moves import (
-    ROUGH_TOL,
-    STEPS_PER_DRAW,
-    STEPS_PER_TRIAL,
-    Prospects,
-    Scale,
-    search_by_moves,
-)
+from globular.algorithms.mixtures.moves import ROUGH_TOL, GaussianProspects, search_by_moves
 from globular.algorithms.mixtures.pipeline import STEPS_OF_MOVES, STEPS_PER_COMPONENT
+from globular.algorithms.search import SHORTEST
 from globular.algorithms.steps import last_step
 from globular.model.covariances import FAMILIES, CovarianceLimits
 from globular.model.gaussian import GaussianParameters, entropy_of, m_step
@@ -226,8 +220,9 @@ class _Walk:
         if self._last is None or size > 2 * self._last.mixture.n_components:
             return []
         mixture = self._last.mixture
-        scale = Scale.of(part, mixture, self._options.em)
-        grown = Prospects(part, mixture, scale, rng, self._last.found).grown(size - mixture.n_components)
+        grown = GaussianProspects(part, mixture, self._options.em, rng, self._last.found).grown(
+            size - mixture.n_components
+        )
         return [] if grown is None else [grown]
 
 
@@ -297,9 +292,9 @@ def _variants(
 ) -> Iterator[GaussianParameters]:
     """Mixtures that no step of EM leads to, after EM on the part of the rows."""
     max_steps = STEPS_OF_MOVES + STEPS_PER_COMPONENT * mixture.n_components
-    if mixture.n_components > 2 and max_steps >= STEPS_PER_DRAW + STEPS_PER_TRIAL:
+    if mixture.n_components > 2 and max_steps >= SHORTEST:
         mixture = last_step(search_by_moves(part, mixture, options, max_steps, rng)).model
         yield mixture
-    reduced = Prospects(part, mixture, Scale.of(part, mixture, options), rng).reduced()
+    reduced = GaussianProspects(part, mixture, options, rng).reduced()
     if reduced is not None:
         yield _best_of(part, [reduced], covariance_limits(part, options)).mixture

@@ -27,8 +27,9 @@ from globular.algorithms.kmeans.lloyd import KMeansOptions, lloyd
 from globular.algorithms.kmeans.probing import ProbingOptions
 from globular.algorithms.kmeans.trials import TrialOptions
 from globular.algorithms.mixtures.em import EMOptions, covariance_limits, em, start_from_means
-from globular.algorithms.mixtures.moves import ROUGH_TOL, STEPS_PER_DRAW, STEPS_PER_TRIAL, search_by_moves
-from globular.algorithms.seeding.common import TAKEN_NUMBERS, DrawnRows, Seeds, evenly_spread_masses, few_rows_of
+from globular.algorithms.mixtures.moves import ROUGH_TOL, search_by_moves
+from globular.algorithms.search import SHORTEST
+from globular.algorithms.seeding.common import TAKEN_NUMBERS, DrawnRows, Seeds, evenly_spread_masses
 from globular.algorithms.seeding.named import automatic, draw_seeds
 from globular.algorithms.steps import Step
 from globular.model.covariances import FAMILIES
@@ -97,14 +98,14 @@ def search_start(
     if n_components <= (SETTLED_ON_ALL_ROWS if whole else SETTLED):
         max_steps = 0
     centers = yield from _kmeans(part, n_components, variance, rng)
-    if options.max_iter == 0 or (whole and max_steps < STEPS_PER_DRAW + STEPS_PER_TRIAL):
+    if options.max_iter == 0 or (whole and max_steps < SHORTEST):
         return start_from_means(shard, centers, covariance_type, options)
     before = replace(options, tol=max(options.tol, ROUGH_TOL))
     start = yield from _shown(part, em(part, start_from_means(part, centers, covariance_type, options), before))
     logger.info("searches on %d of %d rows", part.n_rows, shard.n_rows)
     found, per_step = start, max(STEPS_PER_STEP, n_components / COMPONENTS_PER_STEP)
     max_steps = min(max_steps, int(per_step * start.iteration * shard.n_rows / part.n_rows))
-    if max_steps >= STEPS_PER_DRAW + STEPS_PER_TRIAL:
+    if max_steps >= SHORTEST:
         continued = replace(options, previous_bound=start.objective / part.total_weight)
         for found in search_by_moves(part, start.model, continued, max_steps, rng):
             yield replace(found, iteration=0, stage=PART, next_rows=part.n_rows)
@@ -129,9 +130,8 @@ def _search_few(part: Shard, n: int, n_components: int, rng: np.random.Generator
     if n < part.n_rows:
         part = _local(part, draw_rows(part, n, rng))
     seeds = yield from draw_seeds(part, "k-means++", n_components, rng)
-    rows = seeds.rows or few_rows_of(part)
     trials = TrialOptions(min(FAILURES[1], FAILURES[0] + n_components // 2), 0, MOST_TRIALS)
-    for step in search_few_rows(rows, seeds.centers, SEARCH, trials, rng):
+    for step in search_few_rows(part, seeds.centers, SEARCH, trials, rng):
         yield replace(step, stage=KMEANS, next_rows=part.n_rows)
     return step.model
 

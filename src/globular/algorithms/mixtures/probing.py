@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import cache, partial
+from typing import Any
 
 import numpy as np
 
@@ -30,7 +31,7 @@ from globular.algorithms.kmeans.variational import VariationalOptions
 from globular.algorithms.mixtures.variational import SoftStart, with_variance
 from globular.algorithms.steps import Step
 from globular.model.covariances import CovarianceLimits
-from globular.model.gaussian import GaussianParameters
+from globular.model.gaussian import Components, GaussianParameters
 from globular.model.graph import Graph
 from globular.model.statistics import F64, SoftStatistics
 from globular.seam.among import Probe
@@ -44,9 +45,6 @@ LONGEST_WAIT = 8
 WORK_OF_A_MEMBER = 40.0
 """Densities of a search, which are entries of matrix products, that take as long as a density of K(n) with its part in
 the sums of the M-step (measured with 2, 50 and 128 columns: 30 to 50)."""
-
-FINDING_ROUNDS, FINDING_PROBES = 2, 4
-"""Searches that find K(n) from nothing, and cells in each."""
 
 
 class Schedule:
@@ -105,32 +103,58 @@ def start_probing(
 
 
 class SearchByProbing:
-    """E-steps of `truncated_em` that probe when it is due; their cells also lead to the closest components."""
+    """E-steps among K(n) and, when it is due, what cells nominate; the cells also lead to the closest components.
 
-    def __init__(self, shard: Shard, graph: Graph, options: VariationalOptions, rng: np.random.Generator) -> None:
-        self._shard, self._options, self._rng = shard, options, rng
+    `expect` is the pass: `Expect`, or `ExpectLowRank` of factor analysers.
+    """
+
+    def __init__(
+        self,
+        shard: Shard,
+        graph: Graph,
+        options: VariationalOptions,
+        rng: np.random.Generator,
+        expect: Callable[..., Any] = Expect,
+    ) -> None:
+        self._shard, self._options, self._rng, self._expect = shard, options, rng, expect
         self.find_graph: Callable[[], Graph] = lambda: graph
         self._schedule, self._before = Schedule(options.C_prime), -np.inf
 
-    def e_step(self, mixture: GaussianParameters, *, idle: bool) -> SoftStatistics:
+    def e_step(self, mixture: Any, *, idle: bool) -> Any:
+        """What an M-step needs; `idle` follows an iteration that has improved next to nothing."""
         options = self._options
         if self._schedule.is_due(idle=idle):
             cells = draw_cells(self._shard, mixture.means, self._rng)
-            found = self._shard.run(Expect(mixture, Probe(cells, N_PROBES, options.C_prime)))
+            found = self._shard.run(self._expect(mixture, Probe(cells, N_PROBES, options.C_prime)))
             self._schedule.learn(found, self._before, self._shard.n_rows)
             self.find_graph = cache(partial(graph_by_cells, self._shard, mixture.means, cells, options.G))
         else:
-            found = self._shard.run(Expect(mixture, Probe(None, 0, options.C_prime)))
+            found = self._shard.run(self._expect(mixture, Probe(None, 0, options.C_prime)))
         self._before = found.log_likelihood
         return found
 
 
-def find_members(shard: Shard, mixture: GaussianParameters, n_candidates: int, rng: np.random.Generator) -> int:
-    """Find K(n) of every row without looking at all components; it stays with the shard. Returns the distances."""
-    n_distances = label_by_cells(shard, mixture.means, draw_cells(shard, mixture.means, rng)).n_distances
-    for _ in range(FINDING_ROUNDS):
-        cells = draw_cells(shard, mixture.means, rng)
-        n_distances += shard.run(Expect(mixture, Probe(cells, FINDING_PROBES, n_candidates))).n_distances
+NO_GRAPH: Graph = np.zeros((0, 1), dtype=np.int32)
+"""For a search whose neighbourhoods nobody asks for."""
+
+
+def find_members(
+    shard: Shard,
+    mixture: Components,
+    n_candidates: int,
+    rng: np.random.Generator,
+    expect: Callable[..., Any] = Expect,
+    means: F64 | None = None,
+) -> int:
+    """Find K(n) of every row without looking at all components; it stays with the shard. Returns the distances.
+
+    `means` are those of the mixture in the columns of the rows, where it has other coordinates.
+    """
+    means = mixture.means if means is None else means
+    n_distances = label_by_cells(shard, means, draw_cells(shard, means, rng)).n_distances
+    for _ in range(2):
+        probe = Probe(draw_cells(shard, mixture.means, rng), 4, n_candidates)  # more cells than when K(n) is renewed
+        n_distances += int(shard.run(expect(mixture, probe)).n_distances)
     return n_distances
 
 

@@ -1,18 +1,20 @@
 """Truncated variational EM of mixtures (Forster & Lücke 2018): the search of variational k-means, with soft votes.
 
-`truncated_em` is the loop; which components a row looks at is an argument, so probing (`mixtures.probing`) shares it.
+`em_among_some` is the loop; which components a row looks at, and the M-step, are arguments: probing (`probing`) and
+factor analysers (`low_rank`) share it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Protocol
+from functools import partial
+from typing import Any, Protocol
 
 import numpy as np
 
 from globular.algorithms.kmeans.variational import NeighborhoodSearch, Patience, VariationalOptions
-from globular.algorithms.steps import Step
+from globular.algorithms.steps import Model, Step, after
 from globular.model.covariances import CovarianceLimits
 from globular.model.gaussian import GaussianParameters, m_step
 from globular.model.graph import Graph
@@ -74,7 +76,7 @@ def warm_up_mixture(
     for step in range(max(1, options.n_warmup)):
         if step > 0:
             among = neighborhoods.among(mixture.means, graph)
-        found = shard.run(Assign(mixture.means, among, "moves"))
+        found = shard.run(Assign(mixture.means, among, "labels"))
         n_distances += found.n_distances
         if step == 0 or not mixture.family.tied:
             objective = found.objective
@@ -111,22 +113,32 @@ def truncated_em(
     limits: CovarianceLimits,
     learned_weights: bool = False,
 ) -> Iterator[Step[SoftModel]]:
-    """EM with responsibilities restricted to K(n) and renormalised (Eq. 5), whatever the search.
+    """EM of a Gaussian mixture with responsibilities restricted to K(n) and renormalised, whatever the search."""
+    update = partial(m_step, limits=limits, learned_weights=learned_weights)
+    for step in after(em_among_some(shard, start.mixture, search.e_step, update, options), start.n_distances):
+        yield step.holding(SoftModel(step.model, search.find_graph))
+
+
+def em_among_some(
+    shard: Shard,
+    start: Model,
+    e_step: Callable[..., Any],
+    update: Callable[[Model, Any], Model],
+    options: VariationalOptions,
+) -> Iterator[Step[Model]]:
+    """EM with responsibilities restricted to K(n) and renormalised (Eq. 5), whatever the mixture; `update` is Eq. 4.
 
     The objective of a step is the free energy F = Σ w log Σ_{c ∈ K(n)} p(c, x) of Eq. 10 at the parameters before its
     M-step; it never falls and never exceeds the log-likelihood.
     """
-    mixture, n_distances = start.mixture, start.n_distances
-    patience = Patience(options, shard.total_weight)
+    mixture, patience = start, Patience(options, shard.total_weight)
     for iteration in range(1, options.max_iter + 1):
-        found = search.e_step(mixture, idle=patience.is_idle)
-        mixture = m_step(mixture, found, limits, learned_weights=learned_weights)  # Eq. 4
+        found = e_step(mixture, idle=patience.is_idle)
+        mixture = update(mixture, found)
         stopped = patience.reason(iteration, found.log_likelihood, settled=False)
-        model = SoftModel(mixture, search.find_graph)
-        yield Step(iteration, found.log_likelihood, found.n_distances + n_distances, None, model, stopped)
+        yield Step(iteration, found.log_likelihood, found.n_distances, None, mixture, stopped)
         if stopped:
             return
-        n_distances = 0
 
 
 class SearchByNeighborhoods:

@@ -17,7 +17,7 @@ import numpy as np
 
 from globular.algorithms.seeding.common import Seeds, first_seed, repeat_rows, seeds_so_far
 from globular.algorithms.seeding.plus_plus import extend
-from globular.model.few_rows import ends_of_chains
+from globular.model.draws import ends_of_chains
 from globular.model.statistics import F64
 from globular.seam.passes import AddSeeds, Index
 from globular.seam.shard import Shard

@@ -9,10 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from globular.algorithms.steps import Step
-from globular.model.few_rows import FewRows
 from globular.model.history import SEEDS
 from globular.model.statistics import F64
-from globular.seam.passes import Index
+from globular.seam.passes import Index, SearchFew
 from globular.seam.shard import Shard
 
 TAKEN_NUMBERS = 1 << 26
@@ -46,11 +45,11 @@ def greedy_trials(n_clusters: int) -> int:
     return 2 + int(np.log(n_clusters))
 
 
-def few_rows_of(shard: Shard, *, unit_centers: bool = False) -> FewRows:
-    """All rows of a shard, beside the algorithm."""
-    everything = np.arange(shard.n_rows)
-    rows, weights = shard.take(everything), shard.take(everything, "weights")
-    return FewRows(np.asarray(rows), np.asarray(weights), unit_centers=unit_centers)
+def few_rows_of(shard: Shard) -> Shard:
+    """All rows of a shard, beside the algorithm unless they lie there."""
+    everyone = np.arange(shard.n_rows)
+    is_here = not shard.why_not(SearchFew)
+    return shard if is_here else shard.local(shard.take(everyone), shard.take(everyone, "weights"))
 
 
 def evenly_spread_masses(total: float, n: int, rng: np.random.Generator) -> F64:

@@ -62,8 +62,6 @@ JUDGES = 4096
 """Rows that tell whether seeds are drawn in."""
 HUBS = 10.0
 """From this hubness of seeds on; two to five are usual."""
-UPPER_STEPS = 6
-LAST_STEPS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +155,7 @@ class _Builder:
         tree = self.tree.below(self._seed_cells(size, sample))
         some = sample.some(self._rows_at_once)
         local = self.shard.local(self.shard.take(some.indices), some.weights)
-        for step in range(UPPER_STEPS):
+        for step in range(6):
             tree = self._moved(tree, local.run(Assign(tree.centers, Down(tree, "stay" if step else "top"))))
         statistics = self.shard.run(Assign(tree.centers, Down(tree)))
         self.tree = tree.without_empty(statistics.counts)
@@ -173,7 +171,7 @@ class _Builder:
         sample = self._sample(size * ROWS_PER_CHILD)
         tree = self.tree.below(self._seed_cells(size, sample))
         route: Route = "down" if self.tree.levels else "top"
-        for _ in range(1 if rough else LAST_STEPS):
+        for _ in range(1 if rough else 3):
             statistics = self.shard.run(Assign(tree.centers, Down(tree, route)))
             tree = self._moved(tree, statistics)
             yield seeds_so_far(tree.centers, statistics.objective)

@@ -8,17 +8,17 @@ from dataclasses import dataclass
 import numpy as np
 
 from globular.algorithms.seeding.afk_mc2 import afk_mc2
-from globular.algorithms.seeding.common import Seeds, few_rows_of, greedy_trials
-from globular.algorithms.seeding.hierarchical import THREE_LEVELS_FROM, hierarchical
+from globular.algorithms.seeding.common import Seeds, greedy_trials
+from globular.algorithms.seeding.hierarchical import hierarchical
 from globular.algorithms.seeding.parallel import parallel
 from globular.algorithms.seeding.plus_plus import plus_plus, plus_plus_of_few
-from globular.algorithms.seeding.random import random, spread
+from globular.algorithms.seeding.random import random
 from globular.algorithms.steps import Step
-from globular.model.few_rows import FewRows, are_few_to_seed
+from globular.model.few_rows import are_few_to_seed
 from globular.model.graph import Graph
 from globular.model.statistics import F64
 from globular.seam.passes import LabelBySeeds
-from globular.seam.shard import Shard, lies_on_a_card
+from globular.seam.shard import Shard
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,12 +31,8 @@ class Start:
     """Neighbourhoods of the centres, where the seeding knows them."""
     labelled: bool = False
     """Whether the seeding has labelled the rows."""
-    rows: FewRows | None = None
-    """The rows themselves, where they are few and the seeding has taken them."""
     unfinished: bool = False
     """Whether the centres are of a fit that was ended before its iterations."""
-    are_any_rows: bool = False
-    """Whether every second centre is still to be drawn by its distance: see `cells.redrawn`."""
 
     @property
     def is_seeding(self) -> bool:
@@ -93,12 +89,8 @@ def draw_seeds(
 ) -> Starting:
     """Seeds by the seeding of this name, "auto" included; rows are labelled where the seeding knows how.
 
-    `rough` hierarchical seeds have moved less and know no neighbours: enough where swaps follow. Where these follow on
-    a card, and iterations before them, it is enough to draw twice.
+    `rough` hierarchical seeds have moved less and know no neighbours: enough where swaps follow.
     """
-    on_card = rough and lies_on_a_card(shard)
-    if name == "auto" and on_card and PLUS_PLUS_BEFORE_SWAPS_UP_TO < n_clusters < THREE_LEVELS_FROM:
-        return Start(spread(shard, n_clusters, rng), "k-means||", are_any_rows=True)
     if name == "auto":
         name = automatic(n_clusters, shard.n_rows, before_swaps=rough)
     if name == "hierarchical":
@@ -106,9 +98,8 @@ def draw_seeds(
         seeds = yield from hierarchical(shard, n_clusters, rng, n_neighbors, rough=rough, unit_centers=unit_centers)
         return Start(seeds.centers, name, seeds.neighbors if n_neighbors else None, labelled=True)
     if name == "k-means++" and are_few_to_seed(shard.n_rows, shard.n_columns, n_clusters):
-        rows = few_rows_of(shard, unit_centers=unit_centers)
-        centers = yield from plus_plus_of_few(shard, rows, n_clusters, rng, greedy_trials(n_clusters))
-        return Start(centers, name, rows=rows)
+        centers = yield from plus_plus_of_few(shard, n_clusters, rng, unit_centers=unit_centers)
+        return Start(centers, name)
     centers = yield from SEEDINGS[name](shard, n_clusters, rng)
     if name in KNOW_THE_CLOSEST:
         shard.run(LabelBySeeds())

@@ -18,15 +18,21 @@ from __future__ import annotations
 
 import numpy as np
 
-from globular.algorithms.seeding.common import Seeds, first_seed, repeat_rows, seeds_so_far, take_squared_distances
-from globular.model.few_rows import FewRows, accepted_proposals
+from globular.algorithms.seeding.common import (
+    Seeds,
+    few_rows_of,
+    first_seed,
+    greedy_trials,
+    repeat_rows,
+    seeds_so_far,
+    take_squared_distances,
+)
+from globular.model.draws import accepted_proposals
 from globular.model.statistics import F64
-from globular.seam.passes import AddSeeds, TrySeeds
+from globular.seam.passes import AddSeeds, SeedFew, TrySeeds
 from globular.seam.shard import Shard
 
 _LONGEST_BATCH = 1024
-_GREEDY_STEPS = 8
-"""About so often greedy seeds are shown: a step for each would be most of a history."""
 
 
 def plus_plus(shard: Shard, n_clusters: int, rng: np.random.Generator, n_local_trials: int = 1) -> Seeds:
@@ -35,13 +41,11 @@ def plus_plus(shard: Shard, n_clusters: int, rng: np.random.Generator, n_local_t
     return repeat_rows(seeds, n_clusters)
 
 
-def plus_plus_of_few(
-    shard: Shard, rows: FewRows, n_clusters: int, rng: np.random.Generator, n_local_trials: int
-) -> Seeds:
-    """The same seeds as by `plus_plus`, up to rounding, for the few rows of a shard; it leaves nothing behind there."""
-    draws = np.zeros((n_clusters, n_local_trials))
-    draws[0, 0], draws[1:] = rng.random(), rng.random((n_clusters - 1, n_local_trials))
-    found = rows.seeds(draws)
+def plus_plus_of_few(shard: Shard, n_clusters: int, rng: np.random.Generator, *, unit_centers: bool = False) -> Seeds:
+    """Greedy seeds for few rows, those of `plus_plus` up to rounding; it leaves nothing behind in the shard."""
+    draws = np.zeros((n_clusters, greedy_trials(n_clusters)))
+    draws[0, 0], draws[1:] = rng.random(), rng.random((n_clusters - 1, draws.shape[1]))
+    found = few_rows_of(shard).run(SeedFew(draws, unit_centers))
     seeds = repeat_rows(shard.take(found.indices), n_clusters)
     yield seeds_so_far(seeds, found.potential)
     return seeds
@@ -85,7 +89,7 @@ def extend_greedily(
     shard: Shard, seeds: F64, n_more: int, potential: float, n_local_trials: int, rng: np.random.Generator
 ) -> Seeds:
     """As `extend`, a pass for every seed: of `n_local_trials` draws the one that leaves the lowest potential."""
-    every = max(1, n_more // _GREEDY_STEPS)
+    every = max(1, n_more // 8)  # a step for each would be most of a history
     while n_more > 0 and potential > 0:
         trials = shard.take(shard.locate(rng.random(n_local_trials) * potential, "errors"))
         best = int(np.argmin(shard.run(TrySeeds(trials))))

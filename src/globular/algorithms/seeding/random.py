@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from globular.algorithms.seeding.common import Seeds, evenly_spread_masses, repeat_rows
+from globular.algorithms.seeding.common import Seeds, repeat_rows
 from globular.model.statistics import F64
 from globular.seam.passes import Index
 from globular.seam.shard import Shard
@@ -26,11 +26,6 @@ def random(shard: Shard, n_clusters: int, rng: np.random.Generator) -> Seeds:
         if len(distinct) >= n_clusters or n_drawn >= shard.n_rows:
             return repeat_rows(rows[distinct[:n_clusters]], n_clusters)
         n_drawn = min(shard.n_rows, 2 * n_drawn + 16)
-
-
-def spread(shard: Shard, n_clusters: int, rng: np.random.Generator) -> F64:
-    """A row of each of as many stretches of equal weight: in no time, but some may be equal. O(C·D)."""
-    return shard.take(shard.locate(evenly_spread_masses(shard.total_weight, n_clusters, rng), "weights"))
 
 
 def _draw_in_order(shard: Shard, n: int, rng: np.random.Generator) -> Index:

@@ -1,29 +1,34 @@
-"""Rows against the centres of cells, one compiled call per thread and pass: what probing and trees of cells do.
+"""Rows against the centres of cells, one compiled call per thread and pass: what probing, trees of cells and seeds do.
 
-Each row is in one cell; rows are grouped by it, and a group shares its candidates. Rows that kernels cannot index where
-they lie (other types than float32 and float64, rows picked from others) are brought together task by task.
+Each row is in one cell; rows are grouped by it, and a group shares its candidates. A thread takes tasks, some rows of
+one cell, until none is left; it copies a block of them together, so that the block and its scores stay in the cache.
+Results go to places of the rows alone, so it does not matter who does a task. Rows that kernels cannot index where they
+lie (other types than float32 and float64, rows picked from others) are brought together task by task.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple, cast
+from enum import IntEnum
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from globular.jit import new_queue, share_kernel
-from globular.kernels import cells as kernels
-from globular.kernels import thin, thin_cells
-from globular.kernels.nearest import TILE
-from globular.kernels.probe import HEAT
+from globular.jit import Queue, Scratch, inline, kernel, new_queue, share_kernel, take_number
+from globular.jit.blas import multiply_rows
+from globular.jit.views import as_matrix
+from globular.kernels.probe import HEAT, closest_cells, merge_closest
+from globular.kernels.rows import squared_distance
 from globular.model.groups import group_by
 from globular.model.statistics import F64, Floats
+from globular.passes.cpu.engine.decide import TILE, lower_block
+from globular.passes.cpu.engine.score import Centers, Visit, Workspace, score_block
 from globular.passes.cpu.grouped import ROWS_PER_TASK
 from globular.passes.cpu.products import THIN, prepared
 from globular.passes.cpu.rows import CSRRows, KernelRows, gather_rows, in_place, on_rows, picked_in_place
 from globular.passes.cpu.shard import CpuShard
-from globular.passes.host import CACHED_NUMBERS, NONE
+from globular.passes.host import CACHED_NUMBERS, NO_NUMBERS
 from globular.seam.passes import Labels
 from globular.threads import run_all, worth_waking
 
@@ -31,10 +36,120 @@ Tasks = NDArray[np.int64]
 """(T, 3): a cell, and some of its rows, order[begin:end] of rows grouped by cell."""
 
 BLOCK_ROWS = (16, 512)
-"""Least and most rows of a block. A task is one or two of the largest: enough of them for many threads also where rows
-are few."""
+"""Least and most rows of a block; larger = larger products, which leave the cache. A task is one or two of the largest:
+enough of them for many threads also where rows are few."""
+CENTERS_AT_ONCE = 256
+"""Most centres that a block of rows is compared with at once, whole tiles; larger = larger products, and fewer rows."""
 SECONDS_PER_ROW = 1e-7
 """Of a row and the centres of a cell, about: in 2 columns it is 0.08 µs, in 32 it is 0.3."""
+
+
+class Known(IntEnum):
+    """What is known of rows before they visit a cell."""
+
+    NOTHING = 0  # they get the closest centre of the cell
+    LABELS = 1  # the distances to the centres of these are still to be measured
+    DISTANCES = 2
+
+
+@inline
+def block_size(scratch: Any, width: int) -> int:
+    """Rows whose scores with some centres fit into the workspace."""
+    return min(scratch.lengths.shape[0], scratch.scores.shape[0] // width)
+
+
+@inline
+def score_in_turn(rows: Any, begin: int, places: Any, offset: Any, centers: Any, scratch: Any, scores: Any) -> None:
+    """Scores of the rows that lie at places[begin], …; or at begin, … where there are no places."""
+    m, n_centers = scores.shape
+    in_turn = places.shape[0] == 0
+    if len(rows) == 1 and in_turn and offset.shape[0] == 0 and not centers.across:
+        multiply_rows(rows[0], begin, m, centers.factors, 0, n_centers, scores)
+        return
+    for k in range(m):
+        scratch.at[k] = begin + k if in_turn else places[begin + k]
+    score_block(rows, scratch.at[:m], offset, centers, 0, scratch, scores)
+
+
+@kernel
+def route_rows(
+    queue: Queue,  # IN/OUT blocks of rows
+    rows: Any,  # IN
+    visit: Any,  # IN  without tasks; the places may be empty: 0, 1, 2, …
+    centers: Any,  # IN  the cells
+    found: Any,  # OUT (N, p) the p closest cells of every row, closest first
+    scratch: Scratch,
+) -> None:
+    """Each row against all cells. O(N · (cells · D + p · HEAT))."""
+    n, n_cells = found.shape[0], centers.score_norms.shape[0]
+    B = block_size(scratch, n_cells)
+    begin = B * take_number(queue)
+    while begin < n:
+        end = min(begin + B, n)
+        block = as_matrix(scratch.scores, end - begin, n_cells)
+        score_in_turn(rows, begin, visit.places, visit.offset, centers, scratch, block)
+        closest_cells(
+            block, centers.score_norms, visit.scales[begin:end], found[begin:end], scratch.keys, scratch.winners
+        )
+        begin = B * take_number(queue)
+
+
+@kernel
+def merge_cells(
+    queue: Queue,  # IN/OUT tasks
+    visit: Any,  # IN
+    centers: Any,  # IN  the cells, by the cells above
+    costs: Any,  # IN/OUT (N, p) the p lowest scores so far, ascending
+    found: Any,  # IN/OUT (N, p) whose they are
+    scratch: Scratch,
+) -> None:
+    """Each row against the cells in one of the cells above. O(N · D · members)."""
+    t = take_number(queue)
+    while t < visit.tasks.shape[0]:
+        first, stop = centers.starts[visit.tasks[t, 0]], centers.starts[visit.tasks[t, 0] + 1]
+        B = block_size(scratch, stop - first)
+        for begin in range(visit.tasks[t, 1], visit.tasks[t, 2], B):
+            end = min(begin + B, visit.tasks[t, 2])
+            block = as_matrix(scratch.scores, end - begin, stop - first)
+            score_block(visit.rows, visit.places[begin:end], visit.offset, centers, first, scratch, block)
+            merge_closest(
+                block, centers.score_norms[first:stop], visit.scales, visit.order[begin:end],
+                centers.members[first:stop], costs, found,
+            )  # fmt: skip
+        t = take_number(queue)
+
+
+@kernel
+def lower_cells(
+    queue: Queue,  # IN/OUT tasks
+    visit: Any,  # IN
+    centers: Any,  # IN
+    known: int,  # IN  of the rows, see `Known`
+    best: Any,  # IN/OUT (N,) squared distance to the label's centre
+    labels: Any,  # IN/OUT (N,) −1: none yet
+    scratch: Scratch,
+) -> None:
+    """Each row to the closest centre of one cell if it is closer than its own, exactly. O(N · D · members)."""
+    t, most = take_number(queue), TILE * scratch.keys.shape[0]
+    while t < visit.tasks.shape[0]:
+        first, stop = centers.starts[visit.tasks[t, 0]], centers.starts[visit.tasks[t, 0] + 1]
+        B = block_size(scratch, min(most, stop - first))
+        for begin in range(visit.tasks[t, 1], visit.tasks[t, 2], B):
+            end = min(begin + B, visit.tasks[t, 2])
+            at, chosen = visit.places[begin:end], visit.order[begin:end]
+            if known == Known.NOTHING:
+                for k in range(end - begin):
+                    labels[chosen[k]] = -1
+            elif known == Known.LABELS:
+                for k in range(end - begin):
+                    i = chosen[k]
+                    scale = visit.scales[i] if visit.scales.shape[0] else 1.0
+                    best[i] = squared_distance(visit.rows, at[k], scale, centers.centers, labels[i], centers.norms)
+            for c in range(first, stop, most):
+                block = as_matrix(scratch.scores, end - begin, min(most, stop - c))
+                score_block(visit.rows, at, visit.offset, centers, c, scratch, block)
+                lower_block(visit.rows, at, chosen, visit.scales, centers, c, block, scratch, best, labels)
+        t = take_number(queue)
 
 
 def threads_for_cells(shard: CpuShard) -> int:
@@ -43,7 +158,7 @@ def threads_for_cells(shard: CpuShard) -> int:
 
 
 def cell_tasks(starts: NDArray[np.int64], size: int) -> Tasks:
-    """All rows, grouped by cell, in tasks of one cell each and at most so many rows."""
+    """All rows, grouped by cell, in tasks of one cell each and at most `size` rows."""
     n_tasks = -(-np.diff(starts) // size)
     cell = np.repeat(np.arange(len(n_tasks)), n_tasks)
     within = np.arange(len(cell)) - np.repeat(np.cumsum(n_tasks) - n_tasks, n_tasks)
@@ -51,90 +166,66 @@ def cell_tasks(starts: NDArray[np.int64], size: int) -> Tasks:
     return np.stack([cell, begin, np.minimum(begin + size, starts[cell + 1])], axis=1)
 
 
-class CellShare(NamedTuple):
-    """What a thread is to do: tasks of a queue, and rows that go with them."""
-
-    queue: NDArray[np.int64]
-    tasks: Tasks
-    rows: KernelRows
-    order: NDArray[np.integer]
-    """Row numbers by cell."""
-    places: NDArray[np.integer]
-    """Where these lie in `rows`."""
-
-
 def for_cells(
-    shard: CpuShard, cell_of: Labels, n_cells: int, work: Callable[[CellShare, NDArray[np.int64]], None]
-) -> tuple[int, NDArray[np.int64]]:
-    """Rows grouped by cell, all tasks done on our threads.
-
-    `work` also gets a number to write for each task. Returns their sum, and how many rows each cell has.
-    """
+    shard: CpuShard, cell_of: Labels, n_cells: int, work: Callable[[NDArray[np.int64], Visit], None]
+) -> NDArray[np.int64]:
+    """Rows grouped by cell, all tasks done on our threads: `work` gets a queue of them. Returns the sizes of cells."""
     starts, order = group_by(cell_of, n_cells, shard.n_threads)
     rows, indexed = shard.rows, in_place(shard.rows, order, shard.n_threads)
     tasks = cell_tasks(starts, BLOCK_ROWS[1] if indexed else ROWS_PER_TASK)
-    numbers = np.zeros(len(tasks), dtype=np.int64)
     if indexed:
-        share = CellShare(new_queue(), tasks, indexed[0], order, indexed[1])
-        share_kernel(lambda: work(share, numbers), share.queue, threads_for_cells(shard))
+        queue, visit = new_queue(), Visit(tasks, indexed[0], order, indexed[1], shard.scales, shard.origin)
+        share_kernel(lambda: work(queue, visit), queue, threads_for_cells(shard))
     else:
 
         def gathered(t: int) -> None:
             cell, begin, end = tasks[t]
             task, chosen = np.array([[cell, 0, end - begin]]), order[begin:end]
             places = np.arange(len(chosen), dtype=order.dtype)
-            share = CellShare(new_queue(), task, gather_rows(rows, chosen), chosen, places)
-            work(share, numbers[t : t + 1])
+            work(new_queue(), Visit(task, gather_rows(rows, chosen), chosen, places, shard.scales, shard.origin))
 
         run_all(gathered, range(len(tasks)), shard.n_threads)
-    return int(numbers.sum()), np.diff(starts)
+    return np.diff(starts)
 
 
 class CellProduct:
     """Centres in the order of their cells, prepared for products with rows.
 
-    `members` are the centres in that order; cell g is members[starts[g]:starts[g + 1]].
+    `members` are the centres in that order; cell g is members[starts[g]:starts[g + 1]]. Labels begin with `base`.
     """
 
-    def __init__(self, shard: CpuShard, centers: F64, members: NDArray[np.intp], starts: NDArray[np.intp]) -> None:
+    def __init__(
+        self, shard: CpuShard, centers: F64, members: NDArray[np.intp], starts: NDArray[np.intp], base: int = 0
+    ) -> None:
         self._shard, self._dtype = shard, shard.rows.dtype
-        self.centers = np.ascontiguousarray(centers, dtype=np.float64)
-        self.members, self.starts = members, np.asarray(starts, dtype=np.int64)
-        self.offset = NONE if shard.offset is None else shard.offset
-        is_sparse = isinstance(shard.rows, CSRRows)
-        self.is_thin = not is_sparse and 0 < shard.n_columns <= THIN
-        self.norms, self.score_norms, factors = prepared(
-            self.centers, -2.0, self._dtype, shard.n_threads, members, self.offset
+        centers = np.ascontiguousarray(centers, dtype=np.float64)
+        starts = np.asarray(starts, dtype=np.int64)
+        info = np.finfo(self._dtype)
+        across = isinstance(shard.rows, CSRRows) or 0 < shard.n_columns <= THIN
+        norms, score_norms, factors = prepared(centers, -2.0, self._dtype, shard.n_threads, members, shard.origin)
+        factors = cast(Floats, np.ascontiguousarray(factors.T) if across else factors)
+        self.centers = Centers(
+            starts, members, factors, score_norms, centers, norms, base, across, float(info.eps) / 2, float(info.tiny)
         )
-        self.factors = cast(Floats, np.ascontiguousarray(factors.T) if self.is_thin or is_sparse else factors)
         self._largest = int(np.diff(starts).max(initial=1))
 
     def closest(self, n: int) -> Labels:
         """The n closest centres of every row up to rounding, closest first, all cells taken together, (N, n)."""
-        shard, n_centers = self._shard, len(self.members)
+        shard, n_centers = self._shard, len(self.centers.members)
         # columns lie together, since rows are then grouped by one of them
         found: Labels = np.empty((n, shard.n_rows), dtype=np.int32).T
         n_heats = -(-n_centers // HEAT)
-        in_turn = np.empty(0, dtype=np.int64)
 
-        def route(queue: NDArray[np.int64], rows: KernelRows, part: slice, places: NDArray[np.int64] = in_turn) -> None:
-            seen, scores, lengths = self._scratch()
-            block = min(len(lengths), len(scores) // n_centers)
-            keys, winners = self.keys(n_heats * HEAT), self.keys(n_heats)
-            if self.is_thin:
-                thin_cells.route_thin(
-                    queue, rows, shard.scales[part], self.offset, self.factors, self.score_norms, seen,
-                    scores[: block * n_centers].reshape(block, n_centers), keys, winners, found[part],
-                )  # fmt: skip
-                return
-            kernels.route_rows(
-                queue, rows, places, shard.scales[part], self.offset, self.factors, self.score_norms, seen, scores,
-                lengths[:block], keys, winners, found[part],
-            )  # fmt: skip
+        def route(queue: NDArray[np.int64], rows: KernelRows, part: slice, places: NDArray[np.int64]) -> None:
+            visit = self._visit(rows, part, places, NO_NUMBERS.reshape(0, 3))
+            scratch = self.workspace(n_centers, n_heats * HEAT, n_heats)
+            route_rows(queue, rows, visit, self.centers, found[part], scratch)
 
-        picked = None if self.is_thin else picked_in_place(shard.rows)
+        picked = picked_in_place(shard.rows)
         if picked is None:
-            on_rows(shard.rows, threads_for_cells(shard), route)
+            on_rows(
+                shard.rows, threads_for_cells(shard), lambda queue, rows, part: route(queue, rows, part, NO_NUMBERS)
+            )
         else:
             queue, everyone = new_queue(), slice(0, shard.n_rows)
             share_kernel(lambda: route(queue, picked[0], everyone, picked[1]), queue, threads_for_cells(shard))
@@ -142,82 +233,50 @@ class CellProduct:
 
     def merge_closest(self, cell_of: Labels, costs: Floats, found: Labels) -> int:
         """Lower the costs of the centres that each row has found by those of one cell; returns distances."""
+
+        def merge(queue: NDArray[np.int64], visit: Visit) -> None:
+            merge_cells(queue, visit, self.centers, costs, found, self.workspace(self._largest))
+
+        return self._for_cells(cell_of, merge)
+
+    def search(self, cell_of: Labels, best: F64, labels: Labels, known: Known) -> int:
+        """Each row to the closest centre of one cell if that is closer than its own; returns distances."""
+
+        def search(queue: NDArray[np.int64], visit: Visit) -> None:
+            lower_cells(queue, visit, self.centers, known, best, labels, self._workspace_to_lower())
+
+        return self._for_cells(cell_of, search)
+
+    def search_all(self, best: F64, labels: Labels) -> None:
+        """`search` where there is one cell."""
+
+        def search(queue: NDArray[np.int64], rows: KernelRows, part: slice) -> None:
+            visit, scratch = self.visit(rows, part, BLOCK_ROWS[1]), self._workspace_to_lower()
+            lower_cells(queue, visit, self.centers, Known.DISTANCES, best[part], labels[part], scratch)
+
+        on_rows(self._shard.rows, self._shard.n_threads, search)
+
+    def visit(self, rows: KernelRows, part: slice, size: int) -> Visit:
+        """Rows as they come, in tasks of `size` of them, which visit the first cell."""
+        in_turn = np.arange(part.stop - part.start)
+        return self._visit(rows, part, in_turn, cell_tasks(np.array([0, len(in_turn)]), size))
+
+    def _visit(self, rows: KernelRows, part: slice, places: NDArray[np.int64], tasks: Tasks) -> Visit:
         shard = self._shard
+        return Visit(tasks, rows, places, places, shard.scales[part], shard.origin)
 
-        def merge(share: CellShare, numbers: NDArray[np.int64]) -> None:
-            arguments = (
-                *share, shard.scales, self.offset, self.starts, self.members, self.factors, self.score_norms,
-            )  # fmt: skip
-            seen, scores, lengths = self._scratch()
-            if self.is_thin:
-                block = scores[: len(scores) // self._largest * self._largest].reshape(-1, self._largest)
-                thin_cells.merge_cells_of_thin(*arguments, seen, block[: len(seen)], costs, found)
-            else:
-                kernels.merge_cells(*arguments, seen, scores, lengths, costs, found)
+    def _for_cells(self, cell_of: Labels, work: Callable[[NDArray[np.int64], Visit], None]) -> int:
+        sizes = np.diff(self.centers.starts)
+        return int(for_cells(self._shard, cell_of, len(sizes), work) @ sizes)
 
-        return self._n_distances(for_cells(shard, cell_of, len(self.starts) - 1, merge)[1])
+    def _workspace_to_lower(self) -> Workspace:
+        width = min(self._largest, CENTERS_AT_ONCE)
+        return self.workspace(width, -(-width // TILE))
 
-    def search(self, cell_of: Labels, former: Labels, best: F64, labels: Labels, *, is_first: bool) -> int:
-        """Lower the squared distances and labels of all rows by the centres of one cell each; returns distances.
-
-        In the first round they are measured before, and the labels noted in `former`.
-        """
-        shard = self._shard
-
-        def search(share: CellShare, numbers: NDArray[np.int64]) -> None:
-            arguments = (
-                *share, shard.scales, self.offset, self.starts, self.members, self.factors, self.score_norms,
-                self.centers, self.norms, is_first, former, best, labels,
-            )  # fmt: skip
-            if self.is_thin:
-                thin_cells.search_cells_of_thin(*arguments, *self.lanes(), np.empty(thin.LANES))
-            else:
-                kernels.search_cells(*arguments, *self._scratch(), self.keys(self._largest // TILE + 1))
-
-        return self._n_distances(for_cells(shard, cell_of, len(self.starts) - 1, search)[1])
-
-    def descend(self, cell_of: Labels, children: Labels, d2: F64) -> tuple[int, int]:
-        """Each row to the exactly closest centre of its cell; how many changed, and distances.
-
-        `members` must be 0, 1, 2, …
-        """
-        shard, dtype = self._shard, self._dtype
-        unit, tiny = float(np.finfo(dtype).eps) / 2, float(np.finfo(dtype).tiny)
-
-        def descend(share: CellShare, changed: NDArray[np.int64]) -> None:
-            arguments = (
-                *share, shard.scales, self.offset, self.starts, self.factors, self.score_norms, self.centers,
-                self.norms, unit, tiny, children, d2, changed,
-            )  # fmt: skip
-            if self.is_thin:
-                gathered, seen = np.empty((2, thin.LANES, shard.n_columns), dtype=dtype)
-                found = np.empty(thin.LANES, dtype=np.int32)
-                thin_cells.descend_cells_of_thin(
-                    *arguments, gathered, seen, np.empty((3, thin.LANES)), found, *self.lanes()
-                )
-                return
-            scratch = self._scratch()
-            n = len(scratch[-1])
-            stretches = np.empty(n) if len(shard.scales) else NONE
-            kernels.descend_cells(*arguments, *scratch, stretches, np.empty(n), np.empty(n, dtype=np.int32))
-
-        n_changed, sizes = for_cells(shard, cell_of, len(self.starts) - 1, descend)
-        return n_changed, self._n_distances(sizes)
-
-    def _n_distances(self, rows_of_cells: NDArray[np.int64]) -> int:
-        return int(rows_of_cells @ np.diff(self.starts))
-
-    def _scratch(self) -> tuple[Floats, Floats, F64]:
-        """Memory of one thread: a block of rows, their scores with the largest cell, their lengths."""
-        least, most = BLOCK_ROWS
-        seen = np.empty((most, self.centers.shape[1]), dtype=self._dtype)
-        return seen, np.empty(max(CACHED_NUMBERS, least * self._largest), dtype=self._dtype), np.empty(most)
-
-    def lanes(self) -> tuple[Floats, NDArray[np.int32]]:
-        """The same for the kernels of thin rows."""
-        shape = (thin.STATE + self.centers.shape[1], thin.LANES)
-        return np.empty(shape, dtype=self._dtype), np.empty(thin.LANES, dtype=np.int32)
-
-    def keys(self, n: int) -> NDArray[np.generic]:
-        """So many integers as wide as a score."""
-        return np.empty(n, dtype=np.int32 if self._dtype == np.float32 else np.int64)
+    def workspace(self, width: int, n_keys: int = 0, n_winners: int = 0) -> Workspace:
+        """Memory of one thread: a block of rows, and their scores with `width` centres."""
+        (least, most), dtype = BLOCK_ROWS, self._dtype
+        keys, winners = (np.empty(n, dtype=f"i{dtype.itemsize}") for n in (n_keys, n_winners))
+        seen = np.empty((most, self._shard.n_columns), dtype=dtype)
+        scores = np.empty(max(CACHED_NUMBERS, least * width), dtype=dtype)
+        return Workspace(seen, scores, np.empty(most), np.empty(most, dtype=np.int64), keys, winners)

@@ -1,28 +1,35 @@
-"""Rows of a batch against all centres: scores −2 x·m by matrix products, labels from them, and bounds.
+"""Rows of a batch against all centres: scores −2 x·m by products, labels from them, and bounds.
 
-All centres at once, in blocks of rows that suit the cache; no exact distance is computed where one score is clearly the
-lowest.
+All centres at once, in blocks of rows that suit the cache. Products with dense rows come from BLAS in the rows'
+precision, those with sparse rows run along centres that are kept column by column (`kernels.columns`), in float64. No
+exact distance is computed where one score is clearly the lowest.
+
+Bounds are float32 and kept relative to the drift of centres (`assign.batch`), rounded to the safe side by far more than
+float64 rounds. So they rule out a centre only if its computed distance is the larger one too, and labels come out the
+same with bounds and without. Sparse distances cancel, so there the bounds give way by that error as well.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from globular.jit import new_queue, share_kernel
-from globular.kernels import batch_products as kernels
-from globular.kernels.batch import SAFETY
+from globular.jit import Queue, Scratch, inline, kernel, new_queue, share_kernel, take_number, twin
+from globular.kernels.columns import closest_by_scores, column_scores
+from globular.kernels.nearest import scores_may_overflow
+from globular.kernels.scores import decide, rounding, score_rows
 from globular.model.columns import ColumnMeans
+from globular.model.nested import Bounds
 from globular.model.statistics import F64, I64, Floats
 from globular.passes.cpu.rows import CSRRows, KernelRows, can_be_indexed, gather_rows
 from globular.passes.cpu.shard import CpuShard
 from globular.passes.host import GATHERED_AT_ONCE, NO_NUMBERS, ROWS_PER_PRODUCT
 from globular.seam.passes import Labels
-from globular.threads import cached_property, even_ranges, run_all
+from globular.threads import even_ranges, run_all
 
 SCORES_PER_BLOCK = 2**17
 """About how many scores a product of a batch has: they stay in the second-level cache; larger = fewer blocks."""
@@ -34,62 +41,63 @@ ROWS_PER_SEARCH = 64
 """Rows that a thread searches in one go; rows are brought together in a multiple of it."""
 LEAST_ROWS = 256
 """Rows to look at for which another thread is worth waking."""
+SAFETY = 2.0**-22
+"""Share by which stored bounds give way to the rounding of float32."""
+TINY, LARGEST = 2.0**-126, 2.0**127  # within these, float32 rounds with a relative error below the safety
 
 
 class BatchRows(NamedTuple):
-    """What a kernel is to do: blocks of some rows of a batch."""
+    """Some rows of a batch, and their labels."""
 
     positions: I64
-    """Which rows of the batch."""
+    """Which rows of the batch, (n,)."""
     rows: KernelRows
     places: I64
-    """Where those lie in `rows`; empty: where their numbers in the shard say."""
-
-
-def on_positions(
-    shard: CpuShard, batch: I64, positions: I64, work: Callable[[NDArray[np.int64], BatchRows, slice], None]
-) -> None:
-    """Call a kernel that takes blocks of some rows of the batch from a queue, once per thread; see `rows.on_rows`."""
-    n = len(positions)
-    if can_be_indexed(shard.rows):
-        queue, some = new_queue(), BatchRows(positions, shard.rows.kernel_rows(0, shard.n_rows), NO_NUMBERS)
-        share_kernel(lambda: work(queue, some, slice(0, n)), queue, min(shard.n_threads, 1 + n // LEAST_ROWS))
-        return
-
-    def gathered(span: tuple[int, int]) -> None:
-        part = slice(*span)
-        rows = gather_rows(shard.rows, batch[positions[part]])
-        work(new_queue(), BatchRows(positions[part], rows, np.arange(span[1] - span[0])), part)
-
-    fitting = BYTES_AT_ONCE // (shard.rows.dtype.itemsize * max(1, shard.n_columns))
-    size = min(GATHERED_AT_ONCE, max(1, fitting // ROWS_PER_SEARCH) * ROWS_PER_SEARCH)
-    run_all(gathered, even_ranges(n, size), shard.n_threads)
+    """Where those lie in `rows`, (n,); empty: where their numbers in the shard say."""
+    batch: I64
+    """The rows' numbers in the shard, (b,)."""
+    scales: F64
+    """(N,) or empty."""
+    labels: Labels
+    """(b,), which kernels write."""
 
 
 class BoundState(NamedTuple):
-    """Bounds as kernels take them; see `kernels.batch`."""
+    """Bounds of rows, without groups where there are none."""
 
     group_of: I64
+    """The group of every centre, (C,)."""
+    order: I64
+    """Centres sorted by group, (C,)."""
+    starts: I64
+    """Where each group begins in that order, (groups + 1,)."""
     drift: F64
+    """Path of every centre, (C,)."""
     group_drift: F64
+    """Path of every group, (groups,)."""
     upper: NDArray[np.float32]
+    """Stored upper bounds on the distance to the own centre, (N,)."""
     lower: NDArray[np.float32]
+    """Stored lower bounds on the distances to the other centres of each group, (N, groups)."""
 
     @classmethod
-    def none(cls) -> BoundState:
-        """Where a search has none."""
-        floats = np.empty((0, 0), dtype=np.float32)
-        return cls(np.empty(0, dtype=np.int64), np.empty(0), np.empty(0), floats[0:0].ravel(), floats)
+    def of(cls, shard: CpuShard, bounds: Bounds) -> BoundState:
+        """The bounds that a shard keeps of its rows."""
+        groups, state = bounds.groups, shard.state
+        group_of = np.empty(len(groups.order), dtype=np.int64)
+        group_of[groups.order] = np.repeat(np.arange(groups.n_groups), np.diff(groups.starts))
+        upper: Any = state.get("nested_upper", np.float32, 0.0)
+        lower: Any = state.get("nested_lower", np.float32, 0.0, width=groups.n_groups)
+        return cls(group_of, groups.order, groups.starts, bounds.drift, bounds.group_drift, upper, lower)
 
 
-@dataclass(frozen=True, slots=True)
-class RowProducts:
+class RowProducts(NamedTuple):
     """What sparse votes need of the rows of a batch that were multiplied; nothing of the others."""
 
     own: F64
     """x · m with the centre that a row has now, (n,)."""
     former: F64
-    """The same with the one it had, (n,)."""
+    """x · m with the centre that it had, if any, (n,)."""
     lengths: F64
     """‖x‖, (n,)."""
 
@@ -98,98 +106,239 @@ class RowProducts:
         return cls(np.empty(n), np.empty(n), np.empty(n))
 
 
-def center_scores(shard: CpuShard, centers: F64 | ColumnMeans, n_rows: int) -> DenseScores | ColumnScores:
-    """The scores that suit the rows, for a batch of so many."""
-    if not isinstance(shard.rows, CSRRows):
-        assert not isinstance(centers, ColumnMeans)
-        return DenseScores(shard, centers)
-    if isinstance(centers, ColumnMeans):
-        return ColumnScores(shard, centers, RowProducts.empty(n_rows))
-    return ColumnScores(shard, ColumnMeans.of(np.ascontiguousarray(centers), shard.n_threads))
+class ScoreCenters(NamedTuple):
+    """Centres ready to be scored. For CSR rows there is no offset, and the four arrays of dense rows are empty."""
+
+    columns: Any  # (D, C) −2 (m − offset)ᵀ in the rows' dtype; for CSR rows (D, ≥ C) the centres column by column
+    score_norms: Any  # (C,) ‖m − offset‖²
+    offset: Any  # (D,) or empty
+    centers: Any  # (C, D) float64
+    norms: Any  # (C,) ‖m‖²
+    factors: Any  # (C,) of the columns, for CSR rows
+    longest: float  # the largest ‖m − offset‖
+    slack: float  # error of the norms
+    unit: float  # unit round-off of the scores
+    tiny: float  # their smallest normal number
 
 
-class DenseScores:
-    """Products by BLAS in the rows' precision; doubtful labels are decided by exact distances.
+class ScoreBlock(NamedTuple):
+    """Scratch of a thread for B rows."""
 
-    `score_norms` are ‖m − offset‖² in that precision, whose round-off and smallest normal number are `unit` and `tiny`;
-    `longest` is the largest ‖m − offset‖.
-    """
+    rows: Any  # (B, D) dense rows of a product
+    scores: Any  # (B, ≥ C) −2 x·(m − offset)
+    numbers: Any  # (B,) int64, in the shard
+    at: Any  # (B,) int64, where each row lies
+    lengths: Any  # (B,) ‖x − offset‖
+    scales: Any  # (B,)
+    best: Any  # (B,) no less than the squared distance to the closest centre
+    found: Any  # (B,) int32, that centre
+    least: Any  # (groups,)
 
+
+# --- kernels ---------------------------------------------------------------------------------------------------------
+
+
+@inline
+def stored_lower(bound: float, drift: float) -> Any:
+    """A lower bound as it is kept: relative to the drift, rounded down."""
+    return np.float32(min(bound + drift, LARGEST) * (1.0 - SAFETY) - TINY)
+
+
+@inline
+def stored_upper(bound: float, drift: float) -> Any:
+    """An upper bound as it is kept: relative to the drift, rounded up."""
+    return np.float32(max(bound - drift, -LARGEST) + (bound + drift) * SAFETY + TINY)
+
+
+@inline
+def place_of(k: int, row: int, places: Any) -> int:
+    """Where the k-th of some rows lies: where its number says if there are no places."""
+    return places[k] if places.shape[0] else row
+
+
+@twin
+def score_block(rows: Any, at: Any, scales: Any, centers: Any, block: Any) -> None:
+    """Scores and labels of the rows `at`. O(m · C · D) or O(nnz · C)."""
+    m = at.shape[0]
+    lengths, scores = block.lengths[:m], block.scores[:m]
+    score_rows(rows[0], at, centers.offset, centers.columns, block.rows, scores, lengths)
+    decide(
+        rows, at, lengths, scales, scores, centers.score_norms, centers.centers, centers.norms, centers.unit,
+        centers.tiny, block.best, block.found,
+    )  # fmt: skip
+
+
+@score_block.for_csr
+def _score_block(rows: Any, at: Any, scales: Any, centers: Any, block: Any) -> None:
+    lengths = block.lengths[: at.shape[0]]
+    column_scores(rows, at, centers.columns, centers.factors, block.scores[: at.shape[0]], lengths)
+    closest_by_scores(
+        rows, at, lengths, scales, block.scores, centers.score_norms, centers.slack, centers.columns, centers.factors,
+        block.best, block.found,
+    )  # fmt: skip
+
+
+@kernel
+def label_by_scores(
+    queue: Queue,  # IN/OUT blocks of B rows
+    some: Any,  # IN  a `BatchRows`, whose labels are OUT
+    centers: Any,  # IN
+    bounds: Any,  # OUT a `BoundState`
+    kept: Any,  # OUT `RowProducts`, or empty
+    block: Scratch,  # scratch
+) -> None:
+    """Rows against all centres: labels, and bounds if there are any. O(n · C · D) or O(nnz · C)."""
+    n, B = some.positions.shape[0], block.scores.shape[0]
+    begin = B * take_number(queue)
+    while begin < n:
+        m = min(B, n - begin)
+        numbers, at, scales = block.numbers[:m], block.at[:m], block.scales[: m if some.scales.shape[0] else 0]
+        for k in range(m):
+            numbers[k] = some.batch[some.positions[begin + k]]
+            at[k] = place_of(begin + k, numbers[k], some.places)
+            if some.scales.shape[0]:
+                scales[k] = some.scales[numbers[k]]
+        score_block(some.rows, at, scales, centers, block)
+        for k in range(m):
+            i = some.positions[begin + k]
+            if kept.own.shape[0]:
+                kept.own[i] = -0.5 * block.scores[k, block.found[k]]
+                kept.former[i] = -0.5 * block.scores[k, max(some.labels[i], 0)]
+                kept.lengths[i] = block.lengths[k]
+            some.labels[i] = block.found[k]
+        if bounds.group_drift.shape[0]:
+            bound_by_scores(some.rows, m, scales, centers, block, bounds)
+        begin = B * take_number(queue)
+
+
+@kernel
+def bound_by_scores(
+    rows: Any,  # IN
+    m: int,  # IN  rows of the block
+    scales: Any,  # IN  (m,) or empty
+    centers: Any,  # IN
+    block: Any,  # IN  what `score_block` has found
+    bounds: Any,  # OUT upper and lower ones
+) -> None:
+    """Lines 22 and 26 of Alg. 5: bounds as tight as the scores allow. O(m · C)."""
+    n_groups, C, D = bounds.group_drift.shape[0], bounds.group_of.shape[0], centers.centers.shape[1]
+    least, scores, lower, unit, tiny = block.least, block.scores, bounds.lower, centers.unit, centers.tiny
+    for i in range(m):
+        r, label = block.numbers[i], block.found[i]
+        scale = scales[i] if scales.shape[0] else 1.0
+        length = scale * block.lengths[i]
+        error = centers.slack + rounding(rows, block.at[i], length + centers.longest, scale, D, unit, tiny)
+        useless = scores_may_overflow(length + centers.longest, scale, tiny)
+        shift = length * length - error
+        if n_groups == C:  # Elkan's: every centre is its own group
+            for c in range(C):
+                squared = centers.score_norms[c] + scale * scores[i, c] + shift
+                lower[r, c] = stored_lower(0.0 if useless else np.sqrt(max(squared, 0.0)), bounds.group_drift[c])
+            lower[r, label] = LARGEST
+        else:
+            for g in range(n_groups):
+                least[g] = np.inf
+            for c in range(C):
+                if c != label:
+                    squared = centers.score_norms[c] + scale * scores[i, c] + shift
+                    least[bounds.group_of[c]] = min(least[bounds.group_of[c]], squared)
+            for g in range(n_groups):
+                lower[r, g] = stored_lower(0.0 if useless else np.sqrt(max(least[g], 0.0)), bounds.group_drift[g])
+        reach = 2.0 * length + np.sqrt(block.best[i])
+        own = np.sqrt(block.best[i] + centers.slack + rounding(rows, block.at[i], reach, scale, D, unit, tiny))
+        bounds.upper[r] = stored_upper(own, bounds.drift[label])
+
+
+# --- drivers ---------------------------------------------------------------------------------------------------------
+
+
+def on_positions(
+    shard: CpuShard,
+    batch: I64,
+    positions: I64,
+    labels: Labels,
+    work: Callable[[NDArray[np.int64], BatchRows, slice], None],
+) -> None:
+    """Call a kernel that takes blocks of some rows of the batch from a queue, once per thread; see `rows.on_rows`."""
+    n = len(positions)
+    if can_be_indexed(shard.rows):
+        queue, rows = new_queue(), shard.rows.kernel_rows(0, shard.n_rows)
+        some = BatchRows(positions, rows, NO_NUMBERS, batch, shard.scales, labels)
+        share_kernel(lambda: work(queue, some, slice(0, n)), queue, min(shard.n_threads, 1 + n // LEAST_ROWS))
+        return
+
+    def gathered(span: tuple[int, int]) -> None:
+        part = slice(*span)
+        rows, places = gather_rows(shard.rows, batch[positions[part]]), np.arange(span[1] - span[0])
+        work(new_queue(), BatchRows(positions[part], rows, places, batch, shard.scales, labels), part)
+
+    fitting = BYTES_AT_ONCE // (shard.rows.dtype.itemsize * max(1, shard.n_columns))
+    size = min(GATHERED_AT_ONCE, max(1, fitting // ROWS_PER_SEARCH) * ROWS_PER_SEARCH)
+    run_all(gathered, even_ranges(n, size), shard.n_threads)
+
+
+@dataclass(frozen=True, slots=True)
+class CenterScores:
+    """Products of the rows of a shard with centres."""
+
+    shard: CpuShard
+    centers: ScoreCenters
     kept: RowProducts | None = None
+    """What votes will need, where the centres are kept column by column."""
 
-    def __init__(self, shard: CpuShard, centers: F64) -> None:
-        self.shard, self.rows, self.scales = shard, shard.rows, shard.scales
-        self.offset: F64 = np.empty(0) if shard.offset is None else shard.offset
-        self.centers = np.ascontiguousarray(centers, dtype=np.float64)
-        dtype = self.rows.dtype
-        self.unit, self.tiny = float(np.finfo(dtype).eps) / 2, float(np.finfo(dtype).tiny)
-        with np.errstate(over="ignore"):  # kernels see by themselves where scores overflow
-            self.norms: F64 = np.einsum("ij,ij->i", self.centers, self.centers)
-            shifted = self.centers - self.offset if len(self.offset) else self.centers
-            self.factors = np.ascontiguousarray((-2.0 * shifted.T), dtype=dtype)
-            norms = np.einsum("ij,ij->i", shifted, shifted) if len(self.offset) else self.norms
-            self.score_norms: Floats = norms.astype(dtype)
-        self.longest = float(np.sqrt(norms.max()))
-
-    @cached_property
-    def rounded(self) -> tuple[Floats, F64, float]:
-        """For distances in the rows' precision: the centres in it, and what may be wrong with a distance.
-
-        That is what rounding the centre changes, with what is lost to underflow, per centre, and a share of the
-        distance itself. It includes what exact distances lose.
-        """
-        D = self.centers.shape[1]
-        with np.errstate(over="ignore", invalid="ignore"):
-            centers = self.centers.astype(self.rows.dtype)
-            difference = self.centers - centers
-            errors = np.sqrt(np.einsum("ij,ij->i", difference, difference)) + np.sqrt((D + 4.0) * self.tiny)
-            if len(self.scales):  # a scale is rounded too, and its product with every entry
-                errors += 4.0 * self.unit * np.sqrt(self.norms)
-        return centers, errors * (1.0 + SAFETY), (D + 16.0) * self.unit + SAFETY
-
-    def label(self, batch: I64, positions: I64, labels: Labels, bounds: BoundState) -> None:
+    def label(self, batch: I64, positions: I64, labels: Labels, bounds: BoundState | None = None) -> None:
         """Write the closest centre of these rows of the batch to `labels`, and make their bounds."""
-        dtype, (C, D) = self.rows.dtype, self.centers.shape
-
-        def multiply(queue: NDArray[np.int64], some: BatchRows, _: slice) -> None:
-            B = _rows_per_block(len(some.positions), C)
-            kernels.label_by_products(
-                queue, *some, self.scales, batch, self.offset, self.factors, self.centers, self.norms,
-                self.score_norms, self.longest, self.unit, self.tiny, *bounds, labels, np.empty((B, D), dtype=dtype),
-                np.empty((B, C), dtype=dtype), np.empty((2, B), dtype=np.int64), np.empty((3, B)),
-                np.empty(B, dtype=np.int32), np.empty(len(bounds.group_drift)),
-            )  # fmt: skip
-
-        on_positions(self.shard, batch, positions, multiply)
-
-
-class ColumnScores:
-    """Products of sparse rows with centres that are kept column by column, in float64.
-
-    Attributes as in `DenseScores`; `slack` is what may be wrong with the norms, `kept` what votes will need.
-    """
-
-    def __init__(self, shard: CpuShard, means: ColumnMeans, kept: RowProducts | None = None) -> None:
-        self.shard, self.scales, self.means, self.kept = shard, shard.scales, means, kept
-        self.score_norms: F64 = means.norms
-        self.unit, self.tiny = 2.0**-53, 2.0**-1022
-        self.longest = float(np.sqrt(self.score_norms.max()))
-        self.slack = means.norm_share * float(self.score_norms.max())
-
-    def label(self, batch: I64, positions: I64, labels: Labels, bounds: BoundState) -> None:
-        """The same; products of the rows are kept."""
-        width, kept = self.means.places.shape[1], self.kept or RowProducts.empty(0)
+        width, dtype = self.centers.columns.shape[1], self.centers.columns.dtype
+        D = len(self.centers.columns) if len(self.centers.centers) else 0
+        state, kept = bounds or _no_bounds(), self.kept or RowProducts.empty(0)
 
         def multiply(queue: NDArray[np.int64], some: BatchRows, _: slice) -> None:
             B = _rows_per_block(len(some.positions), width)
-            kernels.label_by_columns(
-                queue, *some, self.scales, batch, self.means.places, self.means.factors, self.score_norms,
-                self.longest, self.slack, self.unit, self.tiny, *bounds, labels, kept.own, kept.former, kept.lengths,
-                np.empty((B, width)), np.empty((2, B), dtype=np.int64), np.empty((3, B)),
-                np.empty((2, B), dtype=np.int32), np.empty(len(bounds.group_drift)),
-            )  # fmt: skip
+            block = ScoreBlock._make((
+                np.empty((B, D), dtype), np.empty((B, width), dtype), np.empty(B, dtype=np.int64),
+                np.empty(B, dtype=np.int64), *np.empty((3, B)), np.empty(B, dtype=np.int32),
+                np.empty(len(state.group_drift)),
+            ))  # fmt: skip
+            label_by_scores(queue, some, self.centers, state, kept, block)
 
-        on_positions(self.shard, batch, positions, multiply)
+        on_positions(self.shard, batch, positions, labels, multiply)
+
+
+def _no_bounds() -> BoundState:
+    floats = np.empty((0, 0), dtype=np.float32)
+    return BoundState._make((*np.empty((3, 0), dtype=np.int64), *np.empty((2, 0)), floats.ravel(), floats))
+
+
+def center_scores(shard: CpuShard, centers: F64 | ColumnMeans, n_rows: int) -> CenterScores:
+    """The scores that suit the rows, for a batch of `n_rows`."""
+    if not isinstance(shard.rows, CSRRows):
+        assert not isinstance(centers, ColumnMeans)
+        return CenterScores(shard, _dense(shard, np.ascontiguousarray(centers, dtype=np.float64)))
+    if isinstance(centers, ColumnMeans):
+        return CenterScores(shard, _by_columns(centers), RowProducts.empty(n_rows))
+    return CenterScores(shard, _by_columns(ColumnMeans.of(np.ascontiguousarray(centers), shard.n_threads)))
+
+
+def _dense(shard: CpuShard, centers: F64) -> ScoreCenters:
+    dtype = shard.rows.dtype
+    offset: F64 = np.empty(0) if shard.offset is None else shard.offset
+    with np.errstate(over="ignore"):  # kernels see by themselves where scores overflow
+        norms: F64 = np.einsum("ij,ij->i", centers, centers)
+        shifted = centers - offset if len(offset) else centers
+        factors: Floats = np.ascontiguousarray((-2.0 * shifted.T), dtype=dtype)
+        score_norms: F64 = np.einsum("ij,ij->i", shifted, shifted) if len(offset) else norms
+        rounded: Floats = score_norms.astype(dtype)
+    unit, tiny = float(np.finfo(dtype).eps) / 2, float(np.finfo(dtype).tiny)
+    longest = float(np.sqrt(score_norms.max()))
+    return ScoreCenters(factors, rounded, offset, centers, norms, np.empty(0), longest, 0.0, unit, tiny)
+
+
+def _by_columns(means: ColumnMeans) -> ScoreCenters:
+    norms, none = means.norms, np.empty(0)
+    longest, slack = float(np.sqrt(norms.max())), means.norm_share * float(norms.max())
+    return ScoreCenters(
+        means.places, norms, none, np.empty((0, 0)), none, means.factors, longest, slack, 2.0**-53, 2.0**-1022
+    )
 
 
 def _rows_per_block(n_rows: int, width: int) -> int:

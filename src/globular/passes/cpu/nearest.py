@@ -16,13 +16,13 @@ from numpy.typing import NDArray
 
 from globular.kernels.nearest import own_distances
 from globular.model.centers import median_center
-from globular.model.statistics import F64
+from globular.model.statistics import F64, FarRows
 from globular.passes.cpu.rows import KernelRows, gather_rows
 from globular.passes.cpu.shard import CpuShard
 from globular.passes.host import ROWS_AT_ONCE
 from globular.seam.answers import NEAREST, Answer, Nearest, Own
-from globular.seam.passes import Labels
-from globular.threads import even_ranges, run_all
+from globular.seam.passes import Farthest, Labels
+from globular.threads import even_ranges, map_all, run_all
 
 GROUP = 16
 """Neighbouring centres of which the closest stands for all."""
@@ -78,6 +78,28 @@ def nearest(shard: CpuShard, work: Answer) -> list[Any]:
     spans = even_ranges(shard.n_rows, rows_at_once)
     run_all(lambda span: find(np.arange(*span), min(C, n + SPARE)), spans, shard.n_threads)
     return [found]
+
+
+@CpuShard.implements(Farthest)
+def farthest(shard: CpuShard, work: Farthest) -> FarRows:
+    n, decide = work.n, Decision(shard, work.centers)
+
+    def block(span: tuple[int, int]) -> tuple[F64, NDArray[np.intp]]:
+        here = slice(*span)
+        distances = decide.squares(shard.rows.kernel_rows(*span), here, shard.labels[here])
+        if len(shard.weights):
+            distances[shard.weights[here] == 0] = -1.0
+        chosen = np.argsort(-distances, kind="stable")[:n]
+        return distances[chosen], chosen + span[0]
+
+    found = map_all(block, even_ranges(shard.n_rows, 8192), shard.n_threads)
+    distances = np.concatenate([np.empty(0), *(d for d, _ in found)])
+    indices = np.concatenate([np.empty(0, dtype=np.intp), *(i for _, i in found)])
+    best = np.argsort(-distances, kind="stable")[:n]
+    best = best[distances[best] >= 0]
+    chosen = indices[best]
+    weights, labels = shard.take(chosen, "weights"), shard.labels[chosen].astype(np.int64)
+    return FarRows(shard.take(chosen), distances[best], weights, labels)
 
 
 class Decision:

@@ -228,7 +228,12 @@ def on_rows(
 
 
 def on_spans(
-    rows: Rows, length: int, n_threads: int, work: Callable[[NDArray[np.int64], KernelRows, slice, slice], object]
+    rows: Rows,
+    length: int,
+    n_threads: int,
+    work: Callable[[NDArray[np.int64], KernelRows, slice, slice], object],
+    *,
+    calls_blas: bool = False,
 ) -> None:
     """`on_rows` for a kernel that takes spans of so many rows and has something of its own for each of them.
 
@@ -238,10 +243,10 @@ def on_spans(
     spans = even_ranges(n, length)
     if can_be_indexed(rows):
         queue, everyone, threads = new_queue(), rows.kernel_rows(0, n), max(1, min(n_threads, len(spans)))
-        share_kernel(lambda: work(queue, everyone, slice(0, n), slice(None)), queue, threads, calls_blas=False)
+        share_kernel(lambda: work(queue, everyone, slice(0, n), slice(None)), queue, threads, calls_blas=calls_blas)
         return
 
     def converted(s: int) -> None:
         work(new_queue(), rows.kernel_rows(*spans[s]), slice(*spans[s]), slice(s, s + 1))
 
-    run_all(converted, range(len(spans)), n_threads, calls_blas=False)
+    run_all(converted, range(len(spans)), n_threads, calls_blas=calls_blas)

@@ -7,12 +7,14 @@ winner's distance being taken exactly. Sums over fixed runs of rows are kept, so
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
-from globular.jit import new_queue, share_kernel
-from globular.kernels import seeds as kernels
-from globular.kernels.nearest import TILE
+from globular.jit import Queue, Scratch, kernel, new_queue, share_kernel, take_number
+from globular.kernels.rows import squared_distance
+from globular.kernels.state import weighted_sum
 from globular.model.statistics import F64, PotentialStatistics
 from globular.passes.cpu.cells import CellProduct
 from globular.passes.cpu.rows import KernelRows, on_rows
@@ -20,10 +22,149 @@ from globular.passes.cpu.shard import CpuShard
 from globular.passes.host import RUN, error_runs, runs_of, threads_for_runs
 from globular.seam.passes import AddSeeds, CellSeeds, Index, TrySeeds
 
+
+@kernel
+def lower_by_one(
+    queue: Queue,  # IN/OUT runs
+    length: int,  # IN  rows of a run
+    rows: Any,  # IN
+    scales: Any,  # IN  (N,) or empty
+    weights: Any,  # IN  (N,) or empty
+    centers: Any,  # IN  (1, D) the new seed, float64
+    norms: Any,  # IN  (1,) ‖m‖²
+    number: int,  # IN  its number since the restart
+    zero: float,  # IN  squared distances up to this count as zero
+    d2: Any,  # IN/OUT (N,) squared distance to the closest seed
+    seeds: Any,  # IN/OUT (N,) its number
+    sums: Any,  # OUT (runs,) Σ w d²
+) -> None:
+    """Lower all rows by one seed. O(N · D), one read of the rows."""
+    r = take_number(queue)
+    while r < sums.shape[0]:
+        potential = 0.0
+        for i in range(r * length, min((r + 1) * length, d2.shape[0])):
+            scale = scales[i] if scales.shape[0] else 1.0
+            distance = squared_distance(rows, i, scale, centers, 0, norms)
+            if distance <= zero:
+                distance = 0.0
+            if distance < d2[i]:
+                d2[i] = distance
+                seeds[i] = number
+            potential += d2[i] * (weights[i] if weights.shape[0] else 1.0)
+        sums[r] = potential
+        r = take_number(queue)
+
+
+@kernel
+def trial_potentials(
+    queue: Queue,  # IN/OUT runs
+    length: int,  # IN  rows of a run
+    rows: Any,  # IN
+    scales: Any,  # IN  (N,) row scales or empty
+    weights: Any,  # IN  (N,) or empty
+    centers: Any,  # IN  (T, D) float64
+    norms: Any,  # IN  (T,) ‖m‖²
+    d2: Any,  # IN  (N,)
+    out: Any,  # OUT (runs, T) Σ w min(d², ‖x − m_t‖²)
+) -> None:
+    """What the potential of every run would be with each of the trial seeds alone. O(N · T · D)."""
+    r = take_number(queue)
+    while r < out.shape[0]:
+        out[r] = 0.0
+        for i in range(r * length, min((r + 1) * length, d2.shape[0])):
+            weight = weights[i] if weights.shape[0] else 1.0
+            if weight == 0.0 or d2[i] == 0.0:
+                continue
+            scale = scales[i] if scales.shape[0] else 1.0
+            for t in range(centers.shape[0]):
+                out[r, t] += weight * min(d2[i], squared_distance(rows, i, scale, centers, t, norms))
+        r = take_number(queue)
+
+
+@kernel
+def draw_row(
+    mass: float,  # IN  between 0 and Σ w d²
+    d2: Any,  # IN  (n,)
+    weights: Any,  # IN  (n,) or empty
+) -> int:
+    """First row at which the running sum of w d² exceeds the mass; −1 if all of them are zero. O(n)."""
+    total, last = 0.0, -1
+    for i in range(d2.shape[0]):
+        share = d2[i] * (weights[i] if weights.shape[0] else 1.0)
+        if share > 0.0:
+            total += share
+            last = i
+            if total > mass:
+                break
+    return last
+
+
+@kernel
+def lower_cell(
+    x: Any,  # IN  (n, D) rows of one cell
+    weights: Any,  # IN  (n,) or empty
+    chosen: int,  # IN  the row that became a seed
+    d2: Any,  # IN/OUT (n,) in the rows' dtype
+) -> float:
+    """Lower a cell's distances by one of its own rows; return Σ w d². O(n · D) in the rows' precision."""
+    potential = 0.0
+    for i in range(x.shape[0]):
+        total = x.dtype.type(0)
+        for j in range(x.shape[1]):
+            difference = x[i, j] - x[chosen, j]
+            total += difference * difference
+        d2[i] = min(d2[i], total)
+        potential += d2[i] * (weights[i] if weights.shape[0] else 1.0)
+    return potential
+
+
+@kernel
+def seed_cell(
+    x: Any,  # IN  (n, D) rows of one cell
+    weights: Any,  # IN  (n,) or empty
+    uniforms: Any,  # IN  (quota,) numbers in [0, 1), one for each seed
+    d2: Any,  # scratch (n,) in the rows' dtype
+    chosen: Any,  # OUT (quota,) rows that became seeds; −1 when no distinct row was left
+) -> None:
+    """k-means++ inside one cell: each seed drawn in proportion to w d². O(n · quota · D)."""
+    chosen[:] = -1
+    d2[:] = 1.0
+    potential = weighted_sum(d2, weights)
+    for s in range(chosen.shape[0]):
+        row = draw_row(uniforms[s] * potential, d2, weights)
+        if row < 0:
+            return
+        chosen[s] = row
+        if s == 0:
+            d2[:] = np.inf
+        potential = lower_cell(x, weights, row, d2)
+
+
+@kernel
+def seed_cells(
+    queue: Queue,  # IN/OUT cells
+    x: Any,  # IN  (n, D) rows in the order of their cells
+    weights: Any,  # IN  (n,) or empty
+    starts: Any,  # IN  (cells + 1,)
+    ends: Any,  # IN  (cells + 1,) where the seeds of each cell begin
+    uniforms: Any,  # IN  (seeds,) numbers in [0, 1)
+    d2: Scratch,  # scratch (largest cell,) in the rows' dtype
+    chosen: Any,  # OUT (seeds,) rows that became seeds; −1 where no distinct row was left
+) -> None:
+    """`seed_cell` for all cells. O(n · quota · D)."""
+    g = take_number(queue)
+    while g < starts.shape[0] - 1:
+        begin, end = starts[g], starts[g + 1]
+        out = chosen[ends[g] : ends[g + 1]]
+        seed_cell(x[begin:end], weights[begin:end], uniforms[ends[g] : ends[g + 1]], d2[: end - begin], out)
+        for k in range(out.shape[0]):
+            if out[k] >= 0:
+                out[k] += begin
+        g = take_number(queue)
+
+
 FEW = 3
 """New seeds up to which each goes by itself: reading the rows again is cheaper than a thin matrix product."""
-BLOCK = 256
-"""Rows, and seeds, of a product: its scores stay in the second-level cache."""
 
 
 def zero_level(shard: CpuShard) -> float:
@@ -53,7 +194,7 @@ def _lower_by_one(shard: CpuShard, center: F64, number: int) -> None:
     zero = zero_level(shard)
 
     def lower(queue: NDArray[np.int64], rows: KernelRows, part: slice) -> None:
-        kernels.lower_runs_by_one(
+        lower_by_one(
             queue, RUN, rows, shard.scales[part], shard.weights[part], center, norms, number, zero, d2[part],
             seeds[part], sums[runs_of(part)],
         )  # fmt: skip
@@ -63,25 +204,11 @@ def _lower_by_one(shard: CpuShard, center: F64, number: int) -> None:
 
 
 def _lower_by_many(shard: CpuShard, centers: F64, base: int) -> None:
-    d2, seeds, zero, dtype = shard.squared_distances, shard.closest_seeds, zero_level(shard), shard.dtype
-    product = CellProduct(shard, centers, np.arange(len(centers)), np.array([0, len(centers)]))
-    unit, tiny = float(np.finfo(dtype).eps) / 2, float(np.finfo(dtype).tiny)
-    in_turn = np.empty(0, dtype=np.int64) if product.is_thin else np.arange(shard.n_rows)  # once, not on each thread
-
-    def lower(queue: NDArray[np.int64], rows: KernelRows, part: slice) -> None:
-        given = (
-            queue, rows, shard.scales[part], product.offset, product.factors, product.score_norms, product.centers,
-            product.norms, unit, tiny, zero, base,
-        )  # fmt: skip
-        seen, scores = np.empty((BLOCK, shard.n_columns), dtype=dtype), np.empty(BLOCK * BLOCK, dtype=dtype)
-        lengths, best, found = np.empty(BLOCK), np.empty(BLOCK), np.empty(BLOCK, dtype=np.int32)
-        if product.is_thin:
-            kernels.lower_thin_by_many(*given, d2[part], seeds[part], seen, lengths, best, found, *product.lanes())
-            return
-        keys, everyone = product.keys(BLOCK // TILE), in_turn[: part.stop - part.start]
-        kernels.lower_by_many(*given, everyone, d2[part], seeds[part], seen, scores, lengths, keys, best, found)
-
-    on_rows(shard.rows, shard.n_threads, lower)
+    d2, zero = shard.squared_distances, zero_level(shard)
+    product = CellProduct(shard, centers, np.arange(len(centers)), np.array([0, len(centers)]), base)
+    product.search_all(d2, shard.closest_seeds)
+    if zero:
+        d2[d2 <= zero] = 0.0
     shard.error_runs = None
 
 
@@ -92,7 +219,7 @@ def try_seeds(shard: CpuShard, work: TrySeeds) -> F64:
     d2, out = shard.squared_distances, np.empty((-(-shard.n_rows // RUN), len(centers)))
 
     def trial(queue: NDArray[np.int64], rows: KernelRows, part: slice) -> None:
-        kernels.trial_potentials(
+        trial_potentials(
             queue, RUN, rows, shard.scales[part], shard.weights[part], centers, norms, d2[part], out[runs_of(part)]
         )
 
@@ -110,7 +237,7 @@ def cell_seeds(shard: CpuShard, work: CellSeeds) -> Index:
 
     def seed() -> None:
         scratch = np.empty(largest, dtype=x.dtype)
-        kernels.seed_cells(queue, x, shard.weights, work.starts, ends, work.uniforms, scratch, chosen)
+        seed_cells(queue, x, shard.weights, work.starts, ends, work.uniforms, scratch, chosen)
 
     share_kernel(seed, queue, shard.n_threads)
     return chosen.astype(np.intp)

@@ -14,16 +14,126 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from globular.jit import Queue, kernel, take_number
 from globular.jit.target import CACHE_LINE
 from globular.jit.tiles import ROWS, line_tile, tile_for
-from globular.kernels import nominate, settled
-from globular.kernels.assign import STRETCH
-from globular.kernels.label import Block, Given
-from globular.kernels.nominate import CENTER_CHUNK, Nominees
 from globular.model.statistics import F64
+from globular.passes.cpu.engine.label import CENTER_CHUNK, STRETCH, Block, Bound, Given, Nominees
 from globular.passes.cpu.rows import CSRRows, KernelRows, read_only
 from globular.passes.cpu.shard import CpuShard
-from globular.passes.host import NONE
+
+
+@kernel
+def _transpose(
+    centers: Any,  # IN  (C, D)
+    offset: Any,  # IN  (D,) or empty
+    factors: Any,  # OUT (D, ≥ C) −2 (m − offset)
+) -> None:
+    """Centres across, in tiles of 16 × 16, so that what is read and what is written stays in the cache. O(C·D)."""
+    C, D = centers.shape
+    side = 16
+    for first in range(0, D, side):
+        for begin in range(0, C, side):
+            for j in range(first, min(first + side, D)):
+                origin = offset[j] if offset.shape[0] else 0.0
+                for c in range(begin, min(begin + side, C)):
+                    factors[j, c] = -2.0 * (centers[c, j] - origin)
+
+
+@kernel
+def aim_at(
+    centers: Any,  # IN  (C, D) the new centres, float64
+    offset: Any,  # IN  (D,) or empty
+    tiny: float,  # IN  the smallest normal number of the rows' dtype
+    counts: Any,  # IN  (C,) Σ w of the last pass
+    nominees: Any,  # IN/OUT those of the last pass; its centres are float64 too
+    shifts: Any,  # OUT (C,) float32: how much room the rows of a label lose
+) -> float:
+    """Take new centres: how far each has moved, together with the farthest of the others, and their scores. O(C·D).
+
+    Returns Σ_c n_c ‖shift‖², what the centres' moves would take off the objective if they were those of means.
+    """
+    C, D = centers.shape
+    round_up = 1.0 + 2.0**-20  # makes up for the rounding of shifts and their sums
+    factors, width = nominees.factors, nominees.factors.shape[2]
+    across = factors.shape[0] == 1  # all centres in one tile
+    farthest, first, second, longest, gain = -1, 0.0, 0.0, 0.0, 0.0
+    for c in range(C):
+        shift, square = 0.0, 0.0
+        for j in range(D):
+            value = centers[c, j]
+            difference = value - nominees.centers[c, j]
+            shift += difference * difference
+            nominees.centers[c, j] = value
+            about = value - offset[j] if offset.shape[0] else value
+            square += about * about
+            if not across:
+                factors[c // width, j, c % width] = -2.0 * about
+        nominees.score_norms[c] = square
+        longest = max(longest, square)
+        gain += counts[c] * shift
+        shift = np.sqrt(shift)
+        shifts[c] = shift * round_up
+        if not shift <= first:
+            farthest, first, second = c, shift, first
+        elif shift > second:
+            second = shift
+    if across:
+        _transpose(centers, offset, factors[0])
+    for c in range(C):
+        shifts[c] = (np.float64(shifts[c]) + (second if c == farthest else first)) * round_up
+    bounds = nominees.bounds
+    # scores of longer rows may overflow, and those of too many terms say nothing: such rows are compared exactly
+    reach = 0.125 / np.sqrt(tiny) - np.sqrt(longest)
+    bounds[Bound.LARGEST] = reach * reach if reach > 0.0 and bounds[Bound.PER_PRODUCT] < 0.1 else 0.0
+    for c in range(C, nominees.score_norms.shape[0]):
+        nominees.score_norms[c] = bounds[Bound.NOBODY]
+    return gain
+
+
+@kernel
+def add_up(
+    queue: Queue,  # IN/OUT stretches of clusters not taken yet
+    clusters_at_once: int,  # IN
+    tally: Any,  # IN
+    afresh: bool,  # IN  whether the spans have added all rows, not the moved ones
+    centers: Any,  # IN  (C, D)
+    offset: Any,  # IN  (D,) or empty
+    sums: Any,  # IN/OUT (C, D) Σ w s (x − offset)
+    counts: Any,  # IN/OUT (C,) Σ w
+    peaks: Any,  # IN/OUT (C,) the largest count since all rows were added up
+    gains: Any,  # OUT (C,) n ‖m‖² − 2 s·m about the offset: what a cluster adds to Σ w ‖x‖² to make Σ w ‖x − m‖² of it
+    shares: Any,  # OUT (C,) the share of its peak that it has left
+) -> None:
+    """Add what the spans have added up, in their order, until no cluster is left. O(spans · C · D)."""
+    C, D = sums.shape
+    begin = take_number(queue) * clusters_at_once
+    while begin < C:
+        end = min(begin + clusters_at_once, C)
+        if afresh:
+            sums[begin:end] = 0.0
+            counts[begin:end] = 0.0
+        for span in range(tally.touched.shape[0]):
+            if tally.touched[span]:
+                for c in range(begin, end):
+                    counts[c] += tally.counts[span, c]
+                    for j in range(D):
+                        sums[c, j] += tally.sums[span, c, j]
+        for c in range(begin, end):
+            peaks[c] = counts[c] if afresh else max(peaks[c], counts[c])
+            shares[c] = 1.0
+            if counts[c] == 0.0:
+                for j in range(D):
+                    sums[c, j] = 0.0
+            else:
+                shares[c] = counts[c] / peaks[c]
+            gain = 0.0
+            for j in range(D):
+                about = centers[c, j] - offset[j] if offset.shape[0] else centers[c, j]
+                gain += (counts[c] * about - 2.0 * sums[c, j]) * about
+            gains[c] = gain
+        begin = take_number(queue) * clusters_at_once
+
 
 ROWS_PER_BLOCK = 256
 """Rows that are labelled together."""
@@ -37,7 +147,7 @@ class Settled:
     """Labels, bounds and sums of a pass, and its scratch memory."""
 
     def __init__(self, shard: CpuShard) -> None:
-        n, dtype, offset = shard.n_rows, shard.dtype, shard.offset
+        n, dtype = shard.n_rows, shard.dtype
         self.is_known = False
         """Whether anything is known of the rows."""
         self.held = np.zeros(n, dtype=np.int32)
@@ -55,7 +165,7 @@ class Settled:
         self.cancels = False
         """Whether the last objective was too small to be taken from sums."""
         self.dtype, self.across = dtype, isinstance(shard.rows, CSRRows)
-        self.given = Given(shard.weights, shard.scales, NONE if offset is None else offset)
+        self.given = Given(shard.weights, shard.scales, shard.origin)
         self.rows = _rows_as_they_lie(shard)
         n_terms = shard.n_columns
         if isinstance(shard.rows, CSRRows):
@@ -73,12 +183,12 @@ class Settled:
         self._chunk = max(tile.step, min(K, CENTER_CHUNK, fitting) // tile.step * tile.step)
         bits = (self._chunk - 1).bit_length()
         self._tiny = float(info.tiny)
-        bounds = np.zeros(len(nominate.Bound), dtype=dtype)
-        bounds[nominate.Bound.TRUNCATED] = 1.001 * 2.0 ** (bits - info.nmant)
-        bounds[nominate.Bound.PER_PRODUCT] = (self._n_terms + 8) * float(info.eps) * 1.001
-        bounds[nominate.Bound.PER_SQUARE] = 8 * float(info.eps)
-        bounds[nominate.Bound.TINY] = (self._n_terms + 8) * 8 * self._tiny
-        bounds[nominate.Bound.NOBODY] = 0.0625 / self._tiny
+        bounds = np.zeros(len(Bound), dtype=dtype)
+        bounds[Bound.TRUNCATED] = 1.001 * 2.0 ** (bits - info.nmant)
+        bounds[Bound.PER_PRODUCT] = (self._n_terms + 8) * float(info.eps) * 1.001
+        bounds[Bound.PER_SQUARE] = 8 * float(info.eps)
+        bounds[Bound.TINY] = (self._n_terms + 8) * 8 * self._tiny
+        bounds[Bound.NOBODY] = 0.0625 / self._tiny
         self.nominees = Nominees(
             np.zeros((C, D)), np.zeros(C),
             aligned_zeros((1, D, K) if self.across else (K // tile.width, D, tile.width), dtype),
@@ -99,7 +209,7 @@ class Settled:
         centers = np.ascontiguousarray(centers, dtype=np.float64)
         if self.across:  # exact distances of CSR rows start from these: every pass must have the same bits
             np.einsum("ij,ij->i", centers, centers, out=self.nominees.norms)
-        gain = settled.aim_at(centers, self.given.offset, self._tiny, self.counts, self.nominees, self.shifts)
+        gain = aim_at(centers, self.given.offset, self._tiny, self.counts, self.nominees, self.shifts)
         if not gain <= self.objective:  # no update of means moves so far: another run begins, and owes nothing to this
             self.room[:], self.n_moved, self.cancels = 0.0, -1, False
 

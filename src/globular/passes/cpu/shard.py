@@ -93,6 +93,11 @@ class CpuShard(HostShard):
         return mean.astype(self.rows.dtype).astype(np.float64)
 
     @property
+    def origin(self) -> F64:
+        """The offset as kernels take it: empty if there is none."""
+        return NONE if self.offset is None else self.offset
+
+    @property
     def lacks(self) -> Mapping[Need, str]:
         return {
             "rows on a card": HERE,

@@ -15,7 +15,7 @@ from globular.model.statistics import F64, HardStatistics
 from globular.passes.cpu.grouped import ROWS_PER_TASK, Grouping
 from globular.passes.cpu.rows import DenseRows, KernelRows, can_be_indexed, gather_rows, on_spans
 from globular.passes.cpu.shard import CpuShard
-from globular.passes.host import CACHED_NUMBERS, SEARCHED_AT_ONCE
+from globular.passes.host import CACHED_NUMBERS, NONE, SEARCHED_AT_ONCE
 from globular.seam.passes import Assign, Labels, SumByLabel
 from globular.threads import SECONDS_PER_NUMBER, SECONDS_PER_PAIR, run_all, worth_waking
 
@@ -25,19 +25,11 @@ SPANS = 64
 """Most spans of rows that have sums of their own."""
 
 
-def former_labels(shard: CpuShard, work: Assign) -> Labels | None:
-    """The labels before a pass, if it is to say what has moved."""
-    return shard.labels.copy() if work.want == "moves" else None
-
-
-def wanted_sums(shard: CpuShard, work: Assign, former: Labels | None) -> tuple[F64, F64]:
-    """Sums and counts of a pass that has set the labels, as far as it wants any."""
+def wanted_sums(shard: CpuShard, work: Assign, grouping: Grouping | None = None) -> tuple[F64, F64]:
+    """Sums and counts of a pass that has set the labels, if it wants any; `grouping` as in `cluster_sums`."""
     if work.want == "labels":
         return np.empty((0, shard.n_columns)), np.empty(0)
-    if former is None:
-        return cluster_sums(shard, len(work.centers))
-    changed = np.flatnonzero(former != shard.labels)
-    return moved_sums(shard, len(work.centers), np.stack([changed, former[changed]]))
+    return cluster_sums(shard, len(work.centers), grouping)
 
 
 @CpuShard.implements(SumByLabel)
@@ -80,11 +72,10 @@ def _sums_by_span(shard: CpuShard, n_clusters: int) -> tuple[F64, F64]:
     length = span_length(n, n_clusters)
     n_spans = -(-n // length)
     sums, counts = np.empty((n_spans, n_clusters, D)), np.empty((n_spans, n_clusters))
-    shift = np.zeros(D) if shard.offset is None else shard.offset
 
     def add(queue: NDArray[np.int64], rows: KernelRows, part: slice, spans: slice) -> None:
         kernels.sum_spans(
-            queue, length, rows, shard.weights[part], shard.scales[part], shift, shard.labels[part], sums[spans],
+            queue, length, rows, shard.weights[part], shard.scales[part], shard.origin, shard.labels[part], sums[spans],
             counts[spans],
         )  # fmt: skip
 
@@ -95,7 +86,6 @@ def _sums_by_span(shard: CpuShard, n_clusters: int) -> tuple[F64, F64]:
 def _sums_in_cluster_order(shard: CpuShard, grouping: Grouping) -> tuple[F64, F64]:
     """Many sums: rows are taken in the order of their clusters, so that every sum is written once."""
     starts, n, D = grouping.starts, shard.n_rows, shard.n_columns
-    shift = np.zeros(D) if shard.offset is None else shard.offset
     runs, pieces = cut_clusters(starts, ROWS_PER_RUN)
     sums, counts = np.zeros((len(starts) - 1, D)), np.zeros(len(starts) - 1)
     piece_sums, piece_counts = np.zeros((len(pieces), D)), np.zeros(len(pieces))
@@ -103,8 +93,8 @@ def _sums_in_cluster_order(shard: CpuShard, grouping: Grouping) -> tuple[F64, F6
     def add(queue: NDArray[np.int64], runs: NDArray[np.int64], begin: int, end: int) -> None:
         rows, places = grouping.load(shard, begin, end)
         kernels.sum_by_runs(
-            queue, runs, rows, places, grouping.order[begin:end], begin, shard.weights, shard.scales, shift, starts,
-            sums, counts, piece_sums, piece_counts,
+            queue, runs, rows, places, grouping.order[begin:end], begin, shard.weights, shard.scales, shard.origin,
+            starts, sums, counts, piece_sums, piece_counts,
         )  # fmt: skip
 
     if grouping.copied is not None or can_be_indexed(shard.rows):
@@ -127,14 +117,7 @@ def cut_clusters(starts: NDArray[np.int64], most: int) -> tuple[NDArray[np.int64
     return runs[:n_runs], pieces[:n_pieces]
 
 
-def moved_sums(shard: CpuShard, n_clusters: int, moved: NDArray[np.integer]) -> tuple[F64, F64]:
-    """What moved rows change about all sums."""
-    sums, counts = np.zeros((n_clusters, shard.n_columns)), np.zeros(n_clusters)
-    add_moved(shard, moved, sums, counts)
-    return sums, counts
-
-
-def add_moved(shard: CpuShard, moved: NDArray[np.integer], sums: F64, counts: F64, offset: F64 | None = None) -> None:
+def add_moved(shard: CpuShard, moved: NDArray[np.integer], sums: F64, counts: F64, offset: F64 = NONE) -> None:
     """Add the moved rows to the sums of their new clusters, and take them from those that they have left."""
     joining, old = moved
     left, leaving = old >= 0, joining
@@ -143,13 +126,13 @@ def add_moved(shard: CpuShard, moved: NDArray[np.integer], sums: F64, counts: F6
     numbers = np.concatenate([joining, leaving], dtype=np.int64)
     clusters = np.concatenate([shard.labels.take(joining), old], dtype=np.int32, casting="same_kind")
     order = order_by(clusters, len(sums), shard.n_threads).astype(np.int64, copy=False)
-    indexed, origin = can_be_indexed(shard.rows), np.zeros(shard.n_columns) if offset is None else offset
+    indexed = can_be_indexed(shard.rows)
     bounds = _cut_moves(order, clusters, SEARCHED_AT_ONCE if indexed else ROWS_PER_TASK)
 
     def add(queue: NDArray[np.int64], bounds: NDArray[np.int64], order: NDArray[np.int64], rows: KernelRows) -> None:
         kernels.sum_moved(
             queue, bounds, order, rows, not indexed, numbers, clusters, len(joining), shard.weights, shard.scales,
-            origin, sums, counts,
+            offset, sums, counts,
         )  # fmt: skip
 
     def gather_and_add(t: int) -> None:

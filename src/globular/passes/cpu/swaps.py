@@ -2,43 +2,131 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
-from globular.kernels import swaps as kernels
-from globular.kernels.nearest import row_lengths
+from globular.jit import Queue, Scratch, kernel, take_number
+from globular.jit.views import as_matrix
+from globular.kernels.rows import add_row, squared_distance
 from globular.model.groups import group_by
-from globular.model.statistics import F64, HardStatistics, SpareCenters
+from globular.model.statistics import HardStatistics, SpareCenters
+from globular.passes.cpu.cells import CellProduct, block_size
+from globular.passes.cpu.engine.score import score_block
 from globular.passes.cpu.grouped import Grouping, packed
-from globular.passes.cpu.products import CenterProduct
 from globular.passes.cpu.rows import KernelRows, on_spans
 from globular.passes.cpu.shard import CpuShard
 from globular.passes.cpu.sums import cluster_sums, is_few, span_length
 from globular.passes.host import RUN
 from globular.seam.passes import Halve, Spare
-from globular.threads import even_ranges, map_all
+
+
+@kernel
+def find_two_closest(
+    queue: Queue,  # IN/OUT tasks
+    visit: Any,  # IN  all rows, in turn
+    weights: Any,  # IN  (n,) or empty
+    centers: Any,  # IN  two or more in one cell
+    labels: Any,  # OUT (n,) the closest centre by its score
+    d2: Any,  # OUT (n,) squared distance to it
+    losses: Any,  # OUT (tasks, C) Σ w (second − closest squared distance)
+    objectives: Any,  # OUT (tasks,) Σ w d²
+    scratch: Scratch,
+) -> None:
+    """The closest and the second closest centre of every row. O(n · C · D)."""
+    t, norms = take_number(queue), centers.score_norms
+    T, C = norms.dtype.type, norms.shape[0]
+    B = block_size(scratch, C)
+    while t < objectives.shape[0]:
+        losses[t], objectives[t] = 0.0, 0.0
+        for begin in range(visit.tasks[t, 1], visit.tasks[t, 2], B):
+            end = min(begin + B, visit.tasks[t, 2])
+            scores = as_matrix(scratch.scores, end - begin, C)
+            score_block(visit.rows, visit.places[begin:end], visit.offset, centers, 0, scratch, scores)
+            for i in range(begin, end):
+                scale = T(visit.scales[i] if visit.scales.shape[0] else 1.0)
+                lowest, second, closest = T(np.inf), T(np.inf), 0
+                for c in range(C):
+                    score = norms[c] + scale * scores[i - begin, c]
+                    if score < second:
+                        if score < lowest:
+                            lowest, second, closest = score, lowest, c
+                        else:
+                            second = score
+                length = np.float64(scale) * scratch.lengths[i - begin]
+                weight = weights[i] if weights.shape[0] else 1.0
+                labels[i] = closest
+                d2[i] = max(0.0, length * length + lowest)
+                losses[t, closest] += weight * (np.float64(second) - lowest)
+                objectives[t] += weight * d2[i]
+        t = take_number(queue)
+
+
+@kernel
+def halve_clusters(
+    queue: Queue,  # IN/OUT spans of rows
+    length: int,  # IN  rows of a span
+    first_row: int,  # IN  number of the first of these rows
+    rows: Any,  # IN
+    scales: Any,  # IN  (n,) or empty
+    weights: Any,  # IN  (n,) or empty
+    names: Any,  # IN  (C,) or empty: labels of those that are closer to the second
+    labels: Any,  # IN/OUT (n,)
+    firsts: Any,  # IN  (C, D) float64
+    first_norms: Any,  # IN  (C,)
+    seconds: Any,  # IN  (C, D) float64
+    second_norms: Any,  # IN  (C,)
+    d2: Any,  # OUT (n,) squared distance to the closer of the two
+    objectives: Any,  # OUT (spans,) Σ w d²
+    sums: Any,  # OUT (spans, C, D) Σ w x over the rows that are closer to the second; or (0, C, D)
+    counts: Any,  # OUT (spans, C) Σ w over them; or (0, C)
+    won: Any,  # OUT (2, N) where there are no sums: the numbers of these rows from where each span begins, and their c
+    n_won: Any,  # OUT (spans,) how many they are
+) -> None:
+    """Give every row to the closer one of the two centres of its cluster. O(n · D)."""
+    s = take_number(queue)
+    while s < objectives.shape[0]:
+        objective, begin, is_summed = 0.0, s * length, sums.shape[0] > 0
+        at = first_row + begin
+        if is_summed:
+            sums[s] = 0.0
+            counts[s] = 0.0
+        for i in range(begin, min(begin + length, labels.shape[0])):
+            scale = scales[i] if scales.shape[0] else 1.0
+            weight = weights[i] if weights.shape[0] else 1.0
+            c = labels[i]
+            first = squared_distance(rows, i, scale, firsts, c, first_norms)
+            second = squared_distance(rows, i, scale, seconds, c, second_norms)
+            if second < first:
+                if is_summed:
+                    counts[s, c] += weight
+                    add_row(rows, i, weight * scale, first_norms[:0], sums[s], c)
+                else:
+                    won[0, at], won[1, at] = first_row + i, c
+                    at += 1
+                if names.shape[0]:
+                    labels[i] = names[c]
+            d2[i] = min(first, second)
+            objective += weight * d2[i]
+        objectives[s], n_won[s] = objective, at - first_row - begin
+        s = take_number(queue)
 
 
 @CpuShard.implements(Spare)
 def spare(shard: CpuShard, work: Spare) -> SpareCenters:
-    n_centers = len(work.centers)
-    product = CenterProduct(shard, work.centers, [np.arange(n_centers)])
-    labels, d2 = shard.labels, shard.squared_distances
+    n, C = shard.n_rows, len(work.centers)
+    product = CellProduct(shard, work.centers, np.arange(C), np.array([0, C]))
+    losses, objectives = np.empty((-(-n // RUN), C)), np.empty(-(-n // RUN))
 
-    def look(span: tuple[int, int]) -> tuple[float, F64]:
-        part, losses = slice(*span), np.zeros(n_centers)
-        _, seen, scales = product.load(*span)
-        lengths = np.empty(span[1] - span[0])
-        row_lengths(seen, lengths)
-        scores = product.scores(seen, None, product.chunks[0])
-        objective = kernels.two_closest(
-            scores, product.chunks[0].norms, scales, lengths, shard.weights[part], labels[part], d2[part], losses
-        )
-        return objective, losses
+    def look(queue: NDArray[np.int64], rows: KernelRows, part: slice, tasks: slice) -> None:
+        find_two_closest(
+            queue, product.visit(rows, part, RUN), shard.weights[part], product.centers, shard.labels[part],
+            shard.squared_distances[part], losses[tasks], objectives[tasks], product.workspace(C),
+        )  # fmt: skip
 
-    found = map_all(look, even_ranges(shard.n_rows, product.rows_per_block), shard.n_threads)
-    objective, losses = sum(objective for objective, _ in found), np.sum([losses for _, losses in found], axis=0)
-    return SpareCenters(losses, float(objective), shard.n_rows * n_centers)
+    on_spans(shard.rows, RUN, shard.n_threads, look, calls_blas=True)
+    return SpareCenters(np.add.reduce(losses, axis=0), float(objectives.sum()), n * C)
 
 
 @CpuShard.implements(Halve)
@@ -53,12 +141,12 @@ def halve(shard: CpuShard, work: Halve) -> HardStatistics:
     sums, counts = np.empty((len(begins) if few else 0, C, D)), np.empty((len(begins) if few else 0, C))
     won: NDArray[np.integer] = np.empty((2, 0 if few else n), dtype=np.int32 if n < 2**31 else np.int64)
     objectives, n_won = np.empty(len(begins)), np.empty(len(begins), dtype=np.int64)
-    origin, d2 = np.zeros(D), shard.squared_distances
+    d2 = shard.squared_distances
 
     def cut(queue: NDArray[np.int64], rows: KernelRows, part: slice, spans: slice) -> None:
-        kernels.halve_clusters(
+        halve_clusters(
             queue, length, part.start, rows, shard.scales[part], shard.weights[part], names, shard.labels[part],
-            work.firsts, norms[0], work.seconds, norms[1], origin, d2[part], objectives[spans], sums[spans],
+            work.firsts, norms[0], work.seconds, norms[1], d2[part], objectives[spans], sums[spans],
             counts[spans], won, n_won[spans],
         )  # fmt: skip
 

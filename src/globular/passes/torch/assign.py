@@ -37,14 +37,6 @@ def sums_by(shard: TorchShard, labels: Any, n_clusters: int, *, errors: bool, ro
     return plain.sum_clusters(shard.x, shard.factors, shard.w, d2, grouping.order, grouping.starts)
 
 
-def moved_sums(shard: TorchShard, n_clusters: int, former: Any) -> Any:
-    """What rows with another label than before add to their new clusters and take from their old ones."""
-    changed = torch.nonzero(former != shard.label_tensor)[:, 0]
-    came = sums_by(shard, shard.label_tensor[changed], n_clusters, errors=False, rows=changed)
-    left = changed[former[changed] >= 0]  # rows without a label before have nothing to leave
-    return came - sums_by(shard, former[left], n_clusters, errors=False, rows=left)
-
-
 @TorchShard.implements(SumByLabel)
 def sum_by_label(shard: TorchShard, work: SumByLabel) -> HardStatistics:
     sums = sums_by(shard, shard.label_tensor, work.n_clusters, errors=False)
@@ -61,23 +53,14 @@ TILE = 128
 """Cells in multiples of which passes are recorded: their number changes with every draw, by a few."""
 
 
-def _former(shard: TorchShard, work: Assign) -> Any:
-    """The labels before a pass, if it is to say what has moved."""
-    return shard.label_tensor.clone() if work.want == "moves" else None
-
-
 def label_sums(shard: TorchShard, want: str, n_clusters: int) -> Any:
     """(C, D + 2) sums of all rows by label, if they are wanted, else none of them."""
     return sums_by(shard, shard.label_tensor, n_clusters if want == "sums" else 0, errors=False)
 
 
-def hard_statistics(
-    shard: TorchShard, work: Assign, former: Any, n_distances: int, tally: list[float], sums: Any
-) -> HardStatistics:
+def hard_statistics(shard: TorchShard, n_distances: int, tally: list[float], sums: Any) -> HardStatistics:
     """What a pass has found; the tally is the objective, rows that changed, and more distances."""
     objective, n_changed, *n_more = tally
-    if work.want == "moves":
-        sums = moved_sums(shard, len(work.centers), former)
     given = shard.give(sums[:, :-2].clone()), shard.give(sums[:, -2].clone())
     return HardStatistics(*given, objective, int(n_changed), n_distances + int(sum(n_more)))
 
@@ -85,17 +68,17 @@ def hard_statistics(
 @TorchShard.implements(Assign)
 def assign_all(shard: TorchShard, work: Assign) -> HardStatistics:
     """Every row to the exactly closest of all centres; bounds are not kept here, and change no result."""
-    former, centers, n = _former(shard, work), shard.tensor(work.centers), len(work.centers)
+    centers, n = shard.tensor(work.centers), len(work.centers)
     if n > 1 and shard.mostly_sure and Aim(shard, centers).by_kernels:
         before = shard.label_tensor.clone()
         found, sums = shard.recordings.run(("all", work.want), partial(_closest_at_once, shard, work.want), centers)
         *tally, n_unsure = found.tolist()
         if n_unsure == 0:
-            return hard_statistics(shard, work, former, shard.n_rows * n, tally, sums)
+            return hard_statistics(shard, shard.n_rows * n, tally, sums)
         shard.mostly_sure = False
         shard.label_tensor.copy_(before)
     _, found = Aim(shard, centers).closest(shard.label_tensor)
-    return hard_statistics(shard, work, former, shard.n_rows * n, found.tolist(), label_sums(shard, work.want, n))
+    return hard_statistics(shard, shard.n_rows * n, found.tolist(), label_sums(shard, work.want, n))
 
 
 def _closest_at_once(shard: TorchShard, want: str, centers: Any) -> tuple[Any, Any]:
@@ -107,7 +90,7 @@ def _closest_at_once(shard: TorchShard, want: str, centers: Any) -> tuple[Any, A
 def assign_probe(shard: TorchShard, work: Assign) -> HardStatistics:
     """Every row against the centres of its closest cells, and its own."""
     assert isinstance(work.among, Probe) and work.among.cells is not None
-    cells, former, centers = work.among.cells, _former(shard, work), shard.tensor(work.centers)
+    cells, centers = work.among.cells, shard.tensor(work.centers)
     order, starts = shard.tensor(cells.order, torch.int64), shard.tensor(cells.starts, torch.int64)
     n_visits, n_cells = cells.n_visits(work.among.n_probes), len(cells.middles)
     if cells.above is None:
@@ -124,7 +107,7 @@ def assign_probe(shard: TorchShard, work: Assign) -> HardStatistics:
         visits, looks = closest_small_cells(shard, cells, n_visits)
         tally = _visit(shard, centers, order, starts, visits, looks)
         sums, n_distances = label_sums(shard, work.want, len(centers)), len(cells.above.middles)
-    return hard_statistics(shard, work, former, shard.n_rows * (n_distances + 1), tally.tolist(), sums)
+    return hard_statistics(shard, shard.n_rows * (n_distances + 1), tally.tolist(), sums)
 
 
 def _probe(
@@ -164,7 +147,7 @@ def closest_small_cells(shard: TorchShard, cells: CenterCells, n_visits: int) ->
 def assign_down(shard: TorchShard, work: Assign) -> HardStatistics:
     """Every row down the tree to the closest centre of its own cell."""
     assert isinstance(work.among, Down)
-    tree, route, former = work.among.tree, work.among.route, _former(shard, work)
+    tree, route = work.among.tree, work.among.route
     cells, labels = shard.state.tensor("cells", torch.int32, 0), shard.label_tensor
     n_distances, looks = 0, [torch.zeros(1, dtype=torch.int64, device=shard.device)]
     if route == "down":
@@ -177,9 +160,7 @@ def assign_down(shard: TorchShard, work: Assign) -> HardStatistics:
     shard.d2_tensor.copy_(d2)
     sums = sums_by(shard, labels, len(tree.centers), errors=True)
     tally = torch.cat([tally, torch.cat(looks).sum()[None]])
-    found = hard_statistics(
-        shard, work, former, n_distances + n_looks, tally.tolist(), sums if work.want == "sums" else sums[:0]
-    )
+    found = hard_statistics(shard, n_distances + n_looks, tally.tolist(), sums if work.want == "sums" else sums[:0])
     found.errors = shard.give(sums[:, -1])
     return found
 
@@ -202,10 +183,9 @@ def closest_neighbor(shard: TorchShard, work: Assign) -> HardStatistics:
     assert isinstance(work.among, Neighbors)
     graph = shard.tensor(work.among.graph, torch.int32)
     candidates = graph[shard.label_tensor.long()]
-    former = _former(shard, work)
     _, tally = Aim(shard, work.centers).decide(candidates, shard.label_tensor, keep=True)
     sums = label_sums(shard, work.want, len(work.centers))
-    return hard_statistics(shard, work, former, shard.n_rows * candidates.shape[1], tally.tolist(), sums)
+    return hard_statistics(shard, shard.n_rows * candidates.shape[1], tally.tolist(), sums)
 
 
 @TorchShard.implements(RoughCells)

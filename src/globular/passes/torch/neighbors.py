@@ -207,7 +207,7 @@ def assign_neighbors(shard: TorchShard, work: Assign) -> HardStatistics:
     n_changed = (shard.label_tensor != former).sum()
     tally = torch.stack([weighted_total(shard, squared), n_changed.to(torch.float64)])
     sums = label_sums(shard, work.want, len(centers))
-    found = hard_statistics(shard, work, former, int(n_distances), tally.tolist(), sums)
+    found = hard_statistics(shard, int(n_distances), tally.tolist(), sums)
     found.pairs = pairs.found()
     return found
 

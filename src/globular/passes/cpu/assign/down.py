@@ -14,9 +14,9 @@ from globular.jit import new_queue, share_kernel
 from globular.kernels.graph import neighbors_in_cells
 from globular.model.cells import CellLevel
 from globular.model.statistics import F64, HardStatistics
-from globular.passes.cpu.cells import CellProduct, cell_tasks
+from globular.passes.cpu.cells import CellProduct, Known, cell_tasks
 from globular.passes.cpu.shard import CpuShard
-from globular.passes.cpu.sums import former_labels, wanted_sums
+from globular.passes.cpu.sums import wanted_sums
 from globular.passes.host import sum_by
 from globular.seam.among import Down
 from globular.seam.passes import Assign, CellNeighbors, Labels
@@ -30,7 +30,7 @@ CENTERS_PER_TASK = 128
 def assign_down(shard: CpuShard, work: Assign) -> HardStatistics:
     """Every row down the tree to the closest centre of its own cell."""
     assert isinstance(work.among, Down)
-    tree, route, former = work.among.tree, work.among.route, former_labels(shard, work)
+    tree, route = work.among.tree, work.among.route
     cells = cast(Labels, shard.state.get("cells", np.int32, 0))
     labels, d2 = shard.labels, shard.squared_distances
     n_distances = 0
@@ -39,19 +39,19 @@ def assign_down(shard: CpuShard, work: Assign) -> HardStatistics:
     elif route == "top":
         cells[:] = 0
         for level in tree.levels[:-1]:
-            n_distances += _descend(shard, level, cells, cells, d2)[1]
-    n_changed, n_last = _descend(shard, tree.levels[-1], cells, labels, d2)
+            n_distances += _descend(shard, level, cells, cells, d2)
+    before = labels.copy()
+    n_distances += _descend(shard, tree.levels[-1], cells, labels, d2)
+    n_changed = int(np.count_nonzero(before != labels))
     errors = sum_by(shard, labels, len(tree.centers), errors=True)
-    sums = wanted_sums(shard, work, former)
-    return HardStatistics(*sums, float(errors.sum()), n_changed, n_distances + n_last, errors=errors)
+    sums = wanted_sums(shard, work)
+    return HardStatistics(*sums, float(errors.sum()), n_changed, n_distances, errors=errors)
 
 
-def _descend(shard: CpuShard, level: CellLevel, cells: Labels, children: Labels, d2: F64) -> tuple[int, int]:
-    """Send each row from its cell to the closest child; how many changed, and distances.
-
-    `children` may be the same array as `cells`.
-    """
-    return CellProduct(shard, level.centers, np.arange(len(level.centers)), level.starts).descend(cells, children, d2)
+def _descend(shard: CpuShard, level: CellLevel, cells: Labels, children: Labels, d2: F64) -> int:
+    """Send each row from its cell to the closest child; returns distances. `children` may be the array `cells`."""
+    product = CellProduct(shard, level.centers, np.arange(len(level.centers)), level.starts)
+    return product.search(cells, d2, children, Known.NOTHING)
 
 
 @CpuShard.implements(CellNeighbors)

@@ -1,8 +1,7 @@
 """Truncated E-steps of k-means: rows look at neighbourhoods, at a cost that does not depend on the number of clusters.
 
 Rows are grouped by their closest cluster (counting sort); groups are searched side by side on our threads. A row keeps
-its label, and K(n) too if C′ > 1. Sums are taken in cluster order; the pass can return only what moved, so that settled
-rows cost no second read. `expect.neighbors` has the same search for mixtures.
+its label, and K(n) too if C′ > 1. Sums are taken in cluster order. `expect.neighbors` has this search for mixtures.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from globular.passes.cpu.grouped import ROWS_PER_TASK, Grouping, group_rows, mov
 from globular.passes.cpu.products import prepared
 from globular.passes.cpu.rows import KernelRows, can_be_indexed, gather_rows, on_rows
 from globular.passes.cpu.shard import CpuShard
-from globular.passes.cpu.sums import cluster_sums, moved_sums
+from globular.passes.cpu.sums import wanted_sums
 from globular.passes.host import RUN, SEARCHED_AT_ONCE, runs_of, threads_for_runs
 from globular.passes.limits import HASH_SIZE
 from globular.seam.among import Neighbors
@@ -44,18 +43,13 @@ def assign_neighbors(shard: CpuShard, work: Assign) -> HardStatistics:
     assert isinstance(work.among, Neighbors)
     centers, graph, search = work.centers, work.among.graph, work.among.search
     if search.n_candidates == 1:
-        objective, n_distances, pairs, moved = _search_neighborhoods(shard, centers, graph, search)
+        objective, n_distances, pairs, n_changed = _search_neighborhoods(shard, centers, graph, search)
     else:
         members = kept_members(shard, graph, search.n_candidates)
         n_distances, pairs = search_candidates_of(shard, centers, SquaredDistances(), graph, search, members)
-        objective, moved = _settle_hard(shard, centers, members)
-    if work.want == "moves":
-        sums, counts = moved_sums(shard, len(centers), moved)
-    elif work.want == "sums":
-        sums, counts = cluster_sums(shard, len(centers), shard.recall(Grouping) if search.n_candidates == 1 else None)
-    else:
-        sums, counts = np.empty((0, shard.n_columns)), np.empty(0)
-    return HardStatistics(sums, counts, objective, moved.shape[1], n_distances, pairs)
+        objective, n_changed = _settle_hard(shard, centers, members)
+    sums = wanted_sums(shard, work, shard.recall(Grouping) if search.n_candidates == 1 else None)
+    return HardStatistics(*sums, objective, n_changed, n_distances, pairs)
 
 
 class SquaredDistances:
@@ -69,10 +63,10 @@ class SquaredDistances:
 
 def _search_neighborhoods(
     shard: CpuShard, centers: F64, graph: Graph, search: Search
-) -> tuple[float, int, PairStatistics, NDArray[np.integer]]:
+) -> tuple[float, int, PairStatistics, int]:
     """C′ = 1: tables per group. The closest cluster of every row goes to the labels.
 
-    Returns the objective, the number of distances, what Eq. 8 needs, and the rows that moved with what they left.
+    Returns the objective, the number of distances, what Eq. 8 needs, and how many rows moved.
     """
     (C, D), G = centers.shape, graph.shape[1]
     grouping, dtype = group_rows(shard, C), shard.rows.dtype
@@ -118,7 +112,7 @@ def _search_neighborhoods(
     sort_when_it_pays(shard, grouping, moved.shape[1])
     shard.keep(grouping)
     found = PairStatistics(triples[:2], triples[2:].view(np.float32))
-    return float(objectives.sum()), int(n_distances.sum()), found, moved[:2]
+    return float(objectives.sum()), int(n_distances.sum()), found, moved.shape[1]
 
 
 def kept_members(shard: CpuShard, graph: Graph, n_candidates: int) -> NDArray[np.int32]:
@@ -230,19 +224,18 @@ def _joined(found: list[_Triples], n_threads: int) -> PairStatistics:
     return PairStatistics(pairs, sums)
 
 
-def _settle_hard(shard: CpuShard, centers: F64, members: NDArray[np.int32]) -> tuple[float, NDArray[np.integer]]:
-    """The objective, and the rows that moved with what they left."""
+def _settle_hard(shard: CpuShard, centers: F64, members: NDArray[np.int32]) -> tuple[float, int]:
+    """The objective, and how many rows moved."""
     norms, labels = np.einsum("ij,ij->i", centers, centers), shard.labels
-    begins = np.arange(0, shard.n_rows, RUN)
-    moved = np.empty((2, shard.n_rows), dtype=np.int32 if shard.n_rows < 2**31 else np.int64)
-    n_moved, objectives = np.empty(len(begins), dtype=np.int64), np.empty(len(begins))
+    n_runs = -(-shard.n_rows // RUN)
+    n_moved, objectives = np.empty(n_runs, dtype=np.int64), np.empty(n_runs)
 
     def settle(queue: NDArray[np.int64], rows: KernelRows, part: slice) -> None:
         runs = runs_of(part)
         settle_hard(
-            queue, RUN, part.start, rows, shard.scales[part], shard.weights[part], centers, norms, members[part],
-            labels[part], moved, n_moved[runs], objectives[runs],
+            queue, RUN, rows, shard.scales[part], shard.weights[part], centers, norms, members[part],
+            labels[part], n_moved[runs], objectives[runs],
         )  # fmt: skip
 
     on_rows(shard.rows, threads_for_runs(shard, shard.n_columns), settle, calls_blas=False)
-    return float(objectives.sum()), packed(moved, begins, n_moved, shard.n_threads)
+    return float(objectives.sum()), int(n_moved.sum())

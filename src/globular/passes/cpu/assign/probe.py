@@ -11,7 +11,7 @@ import numpy as np
 
 from globular.model.cells import VISITS_ABOVE, CenterCells
 from globular.model.statistics import F64, HardStatistics
-from globular.passes.cpu.cells import CellProduct
+from globular.passes.cpu.cells import CellProduct, Known
 from globular.passes.cpu.shard import CpuShard
 from globular.passes.cpu.sums import wanted_sums
 from globular.passes.host import settle
@@ -24,15 +24,14 @@ def assign_probe(shard: CpuShard, work: Assign) -> HardStatistics:
     """Every row against the centres of its closest cells, and its own."""
     assert isinstance(work.among, Probe) and work.among.cells is not None
     cells, best, labels = work.among.cells, shard.squared_distances, shard.labels
-    former = np.empty_like(labels)
+    former = labels.copy()
     visits, n_distances = closest_cells(shard, cells, work.among.n_probes)
     product = CellProduct(shard, work.centers, cells.order, cells.starts)
     for a in range(visits.shape[1]):
-        n_distances += product.search(visits[:, a], former, best, labels, is_first=a == 0)
+        n_distances += product.search(visits[:, a], best, labels, Known.DISTANCES if a else Known.LABELS)
     n_distances += shard.n_rows
     objective, n_changed = settle(shard, former)
-    sums = wanted_sums(shard, work, former if work.want == "moves" else None)
-    return HardStatistics(*sums, objective, n_changed, n_distances)
+    return HardStatistics(*wanted_sums(shard, work), objective, n_changed, n_distances)
 
 
 def closest_cells(shard: CpuShard, cells: CenterCells, n_probes: int) -> tuple[Labels, int]:

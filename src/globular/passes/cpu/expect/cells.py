@@ -10,7 +10,8 @@ from globular.kernels.probe import HEAT
 from globular.model.cells import CenterCells
 from globular.model.statistics import F64
 from globular.passes.cpu.assign.probe import closest_cells
-from globular.passes.cpu.cells import BLOCK_ROWS, CellShare, for_cells
+from globular.passes.cpu.cells import BLOCK_ROWS, for_cells
+from globular.passes.cpu.engine.score import Visit
 from globular.passes.cpu.expect.neighbors import Costs
 from globular.passes.cpu.shard import CpuShard
 from globular.passes.host import CACHED_NUMBERS, NONE
@@ -61,15 +62,14 @@ class JointProduct:
         """One round: every row against the components of one cell; no two threads touch a row. Returns distances."""
         weighed, (least, most), dtype = self._weighed, BLOCK_ROWS, self._factors.dtype
 
-        def visit(share: CellShare, numbers: NDArray[np.int64]) -> None:
+        def visit(queue: NDArray[np.int64], rows: Visit) -> None:
             kernels.visit_cells(
-                *share, self._offset, self._starts, self._components, self._factors, self._norms, self._curvatures,
-                self._means, weighed.search_precisions, weighed.search_biases, members, costs,
+                queue, *rows[:4], self._offset, self._starts, self._components, self._factors, self._norms,
+                self._curvatures, self._means, weighed.search_precisions, weighed.search_biases, members, costs,
                 np.empty((most, self._factors.shape[1]), dtype=dtype),
                 np.empty(max(CACHED_NUMBERS, least * self._largest), dtype=dtype), np.empty(most),
                 np.empty(-(-self._largest // HEAT) * HEAT, dtype=f"i{dtype.itemsize}"),
             )  # fmt: skip
 
         sizes = np.diff(self._starts)
-        _, rows_of_cells = for_cells(self._shard, cell_of, len(sizes), visit)
-        return int(rows_of_cells @ sizes)
+        return int(for_cells(self._shard, cell_of, len(sizes), visit) @ sizes)

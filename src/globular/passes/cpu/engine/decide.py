@@ -1,0 +1,150 @@
+"""The closest centre of every row of a block, exactly, from scores that are fast but rounded.
+
+A row's label must not depend on BLAS, on the size of blocks or on their order. So scores only *nominate*: the centre of
+the lowest score is measured in the exact difference form in float64, and so is every other one whose score lies within
+the rounding error of the result. On ordinary data that is hardly more than one exact distance a row.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from globular.jit import inline, kernel
+from globular.jit.bits import float_bits
+from globular.kernels.rows import squared_distance
+
+TILE = 64
+"""Scores whose lowest is kept: four AVX-512 registers of float32."""
+
+
+@inline
+def key_of(scores: Any, k: int, c: int, norms: Any, stretch: Any, shift: Any) -> int:
+    """A score as a squared distance, in bits that sort like it."""
+    return float_bits((norms[c] + shift) + stretch * scores[k, c])
+
+
+@inline
+def tile_minima(
+    scores: Any,  # IN  (n, width)
+    k: int,  # IN  row
+    norms: Any,  # IN  (width,)
+    stretch: Any,  # IN  factor of this row's scores
+    shift: Any,  # IN  ‖x − offset‖²: makes distances of scores, which are not negative
+    keys: Any,  # OUT (width / TILE, rounded up) the lowest key of each tile
+) -> int:
+    """The tile of the lowest score. The trip count of the inner loop is constant: it vectorises. O(width)."""
+    width = scores.shape[1]
+    full = width // TILE
+    for t in range(full):
+        first = t * TILE
+        lowest = key_of(scores, k, first, norms, stretch, shift)
+        for c in range(TILE):
+            key = key_of(scores, k, first + c, norms, stretch, shift)
+            lowest = key if key < lowest else lowest
+        keys[t] = lowest
+    if full * TILE < width:
+        lowest = key_of(scores, k, full * TILE, norms, stretch, shift)
+        for c in range(full * TILE, width):
+            key = key_of(scores, k, c, norms, stretch, shift)
+            lowest = key if key < lowest else lowest
+        keys[full] = lowest
+    best = 0
+    for t in range(1, (width + TILE - 1) // TILE):
+        if keys[t] < keys[best]:
+            best = t
+    return best
+
+
+@inline
+def look_into_tile(scores: Any, k: int, norms: Any, stretch: Any, shift: Any, tile: int, limit: int) -> tuple[int, int]:
+    """How many keys of a tile do not exceed the limit, and the position of the last of them. It vectorises."""
+    first = tile * TILE
+    count, last = 0, 0
+    if first + TILE <= scores.shape[1]:
+        for c in range(TILE):
+            here = key_of(scores, k, first + c, norms, stretch, shift) <= limit
+            count += here
+            last = max(last, c if here else 0)
+    else:
+        for c in range(scores.shape[1] - first):
+            here = key_of(scores, k, first + c, norms, stretch, shift) <= limit
+            count += here
+            last = max(last, c if here else 0)
+    return count, first + last
+
+
+@inline
+def highest_key(rows: Any, row: int, scale: float, length: float, squared: float, centers: Any, keys: Any) -> int:
+    """The highest key that may hide a centre no farther than √squared; the highest of all where scores may overflow.
+
+    Such a centre has ‖m‖ ≤ ‖x‖ + d, which bounds the rounding error of its score and of its exact distance.
+    """
+    n_terms = rows[0].shape[1] if len(rows) == 1 else rows[-1][row + 1] - rows[-1][row]
+    unit, tiny, reach = centers.unit, centers.tiny, length + np.sqrt(squared)
+    if not (4.0 * reach * reach * tiny < 1.0 and scale * tiny < 1.0):
+        return np.iinfo(keys.dtype).max
+    slack = (2.0 * n_terms + 8.0) * (unit * length * reach + tiny * (1.0 + scale)) + 8.0 * unit * reach * reach
+    slack += (centers.centers.shape[1] + 8.0) * 2.0**-52 * reach * reach
+    return float_bits(centers.score_norms.dtype.type(squared + slack))
+
+
+@inline
+def measure(rows: Any, row: int, scale: float, centers: Any, c: int, i: int, own: int, best: Any, labels: Any) -> None:
+    """Give row i to the centre at position c if it is closer, or as close and of lower label. O(D) or O(nnz).
+
+    `own` is the label that the row came with: it stays where another centre is as close.
+    """
+    center = centers.members[c]
+    label = centers.base + center
+    if label == labels[i]:
+        return
+    squared = squared_distance(rows, row, scale, centers.centers, center, centers.norms)
+    if labels[i] < 0 or squared < best[i] or (squared == best[i] and label < labels[i] != own):
+        best[i] = squared
+        labels[i] = label
+
+
+@kernel
+def lower_block(
+    rows: Any,  # IN
+    at: Any,  # IN  (m,) where the rows of a block lie
+    chosen: Any,  # IN  (m,) their numbers
+    scales: Any,  # IN  (N,) or empty
+    centers: Any,  # IN
+    first: int,  # IN  position of the first centre
+    scores: Any,  # IN  (m, width) see `score_block`
+    scratch: Any,  # IN/OUT the lengths of the rows; keys
+    best: Any,  # IN/OUT (N,) squared distance to the centre of the label
+    labels: Any,  # IN/OUT (N,) −1: none yet
+) -> None:
+    """Give rows to the closest of some centres, the lowest label on ties, if it is closer than their own.
+
+    O(m · width)
+    """
+    m, width = scores.shape
+    keys, norms = scratch.keys, centers.score_norms[first : first + width]
+    T = centers.score_norms.dtype.type
+    for k in range(m):
+        i, row, own = chosen[k], at[k], labels[chosen[k]]
+        scale = scales[i] if scales.shape[0] else 1.0
+        length = scale * scratch.lengths[k]
+        stretch, shift = T(scale), T(length * length)
+        lowest = tile_minima(scores, k, norms, stretch, shift, keys)
+        if labels[i] >= 0 and keys[lowest] > highest_key(rows, row, scale, length, best[i], centers, keys):
+            continue
+        _, nominee = look_into_tile(scores, k, norms, stretch, shift, lowest, keys[lowest])
+        measure(rows, row, scale, centers, first + nominee, i, own, best, labels)
+        limit = highest_key(rows, row, scale, length, best[i], centers, keys)
+        for t in range((width + TILE - 1) // TILE):
+            if keys[t] > limit:
+                continue
+            count, last = look_into_tile(scores, k, norms, stretch, shift, t, limit)
+            if count == 1:
+                if last != nominee:
+                    measure(rows, row, scale, centers, first + last, i, own, best, labels)
+                continue
+            for c in range(t * TILE, min(width, (t + 1) * TILE)):
+                if key_of(scores, k, c, norms, stretch, shift) <= limit:
+                    measure(rows, row, scale, centers, first + c, i, own, best, labels)

@@ -141,7 +141,7 @@ _NEIGHBORS: Mapping[str, Values] = {
     "model.graph._MANY_REPETITIONS": (0, NEVER),
 }
 _MIXTURES: Mapping[str, Values] = {
-    "passes.cpu.expect.pairs.LEADING": (0.0, 1.0),
+    "passes.cpu.expect.remembered.LEADING": (0.0, 1.0),
     "passes.cpu.expect.blocks.BLOCK_ENTRIES": (64, 1 << 20),
     "passes.cpu.expect.blocks.SPAN_SUMS": (1 << 8, 1 << 28),
     "passes.cpu.expect.blocks.PAIR_WORK": (0, NEVER),
@@ -193,7 +193,7 @@ _TREES: Mapping[str, Values] = {
     "algorithms.mixtures.ahead.FEWEST_ROWS": (64, NEVER),
     "passes.cpu.expect.shares.CHUNKS_AT_ONCE": (16, NEVER),
     "algorithms.infinite.data._MANY_ROWS": (64, NEVER),
-    "kernels.differences.FEW_COLUMNS": (0, 100),
+    "passes.cpu.engine.densities.FEW_COLUMNS": (0, 100),
     "algorithms.infinite.part.PART_ROWS": (60, NEVER),
     "algorithms.infinite.part.WORTHWHILE": (1, NEVER),
     "algorithms.infinite.data._WORTHWHILE": (0, NEVER),

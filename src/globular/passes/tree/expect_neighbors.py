@@ -7,10 +7,15 @@ Children inherit K(A), so the bound never falls when a cell is opened. A new fro
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
-from globular.kernels import chunks as kernels
+from globular.jit import inline, kernel
+from globular.kernels.members import renormalise
+from globular.kernels.moments import add_square
+from globular.kernels.neighbors import insert, search_space
 from globular.model.chunks import BoundGap, ChunkGains, Chunks
 from globular.model.gaussian import GaussianParameters
 from globular.model.graph import Graph, Search
@@ -24,6 +29,141 @@ from globular.passes.tree.frontier import Children, Frontier
 from globular.seam.among import Neighbors
 from globular.seam.tree_passes import ExpectCells, Gains, Gap
 from globular.threads import even_ranges, map_all, run_all
+
+
+@inline
+def _chunk_cost(means: Any, spread: Any, i: int, centers: Any, precisions: Any, c: int) -> float:
+    """⟨(x − μ)ᵀ Σ⁻¹ (x − μ)⟩ over a chunk, from differences, which lose nothing. O(S)."""
+    D, S = centers.shape[1], precisions.shape[1]
+    total = 0.0
+    if S == D:
+        for d in range(D):
+            difference = means[i, d] - centers[c, d]
+            total += precisions[c, d] * difference * difference
+    elif S == 1:
+        for d in range(D):
+            difference = means[i, d] - centers[c, d]
+            total += difference * difference
+        total *= precisions[c, 0]
+    else:
+        place = 0
+        for d in range(D):
+            left = means[i, d] - centers[c, d]
+            for e in range(d, D):
+                total += precisions[c, place] * left * (means[i, e] - centers[c, e])
+                place += 1
+    for s in range(spread.shape[1]):
+        total += precisions[c, s] * spread[i, s]
+    return total
+
+
+@kernel
+def search_chunks(
+    means: Any,  # IN  (B, D)
+    spread: Any,  # IN  (B, S) scatter / weight, or (B, 0)
+    weights: Any,  # IN  (B,)
+    first: int,  # IN  number of the first of these chunks, for the random components
+    centers: Any,  # IN  (C, D)
+    precisions: Any,  # IN  (C, S) packed
+    biases: Any,  # IN  (C,) what log-weights and determinants add to a cost
+    graph: Any,  # IN  (C, G)
+    n_random: int,  # IN
+    seed: Any,  # IN  uint64
+    members: Any,  # IN/OUT (B, C′) K(A), best first; −1 where there is none
+    pairs: Any,  # OUT (2, B·(C′·G + n_random)), or (2, 0) when no estimates are wanted
+    sums: Any,  # OUT the same shape: Σ w cost, Σ w
+    stamps: Any,  # scratch (C,) int64, zeros at first
+    former: Any,  # scratch (C′,)
+    costs: Any,  # scratch (C′,)
+    seen: Any,  # scratch (C′·G + n_random,) int32
+    seen_costs: Any,  # scratch (the same,)
+) -> tuple[int, int]:
+    """K(A) becomes the C′ components of largest joint among ∪ G_c, c ∈ K(A), and a few at random.
+
+    Returns the densities evaluated and the number of pairs. O(B·C′·G·S).
+    """
+    C_prime = members.shape[1]
+    n_distances, n_pairs = 0, 0
+    for i in range(means.shape[0]):
+        n_seen = search_space(members, i, graph, n_random, seed, first + i, stamps, former, seen)
+        n_kept = 0
+        for s in range(n_seen):
+            seen_costs[s] = _chunk_cost(means, spread, i, centers, precisions, seen[s]) + biases[seen[s]]
+            n_kept = insert(seen_costs[s], seen[s], costs, members, i, n_kept)
+        for a in range(n_kept, C_prime):
+            members[i, a] = -1
+        n_distances += n_seen
+        if pairs.shape[1] and weights[i] > 0.0:
+            for s in range(n_seen):
+                if seen[s] != members[i, 0]:
+                    pairs[0, n_pairs], pairs[1, n_pairs] = members[i, 0], seen[s]
+                    sums[0, n_pairs], sums[1, n_pairs] = weights[i] * seen_costs[s], weights[i]
+                    n_pairs += 1
+    return n_distances, n_pairs
+
+
+@kernel
+def share_chunks(
+    means: Any,  # IN  (B, D)
+    spread: Any,  # IN  (B, S) or (B, 0)
+    weights: Any,  # IN  (B,)
+    centers: Any,  # IN  (C, D)
+    precisions: Any,  # IN  (C, S)
+    biases: Any,  # IN  (C,)
+    members: Any,  # IN  (P, C′)
+    owners: Any,  # IN  (B,) the row of `members` that belongs to each chunk
+    shares: Any,  # OUT (B, C′) w q(c), the shared responsibilities renormalised over K(A)
+    bounds: Any,  # OUT (B,) log Σ_{c∈K(A)} exp ⟨log p(c, x)⟩
+) -> None:
+    """Truncated responsibilities of chunks. O(B·C′·S)."""
+    C_prime = members.shape[1]
+    for i in range(means.shape[0]):
+        largest = -np.inf
+        for a in range(C_prime):
+            c = members[owners[i], a]
+            shares[i, a] = -np.inf
+            if c >= 0:
+                shares[i, a] = -0.5 * (_chunk_cost(means, spread, i, centers, precisions, c) + biases[c])
+            largest = max(largest, shares[i, a])
+        bounds[i] = renormalise(shares, i, largest, weights[i])
+
+
+@kernel
+def sum_chunk_shares(
+    means: Any,  # IN  (M, D) of all chunks
+    spread: Any,  # IN  (n_nodes, S); the chunks after these have none
+    shares: Any,  # IN  (M·C′,) w q(c)
+    C_prime: int,  # IN
+    order: Any,  # IN  entries i·C′ + a grouped by their component
+    starts: Any,  # IN  (≥ last + 1,)
+    first: int,  # IN  components first … last − 1
+    last: int,  # IN
+    centers: Any,  # IN  (C, D)
+    counts: Any,  # OUT (C,) Σ w q
+    sums: Any,  # OUT (C, D) Σ w q (x − μ)
+    scatter: Any,  # OUT (C, S) Σ w q of the packed second moment about μ
+    difference: Any,  # scratch (D,)
+) -> None:
+    """Statistics of the truncated M-step, in component order, about the old means. O(entries·S)."""
+    D, S = centers.shape[1], scatter.shape[1]
+    for c in range(first, last):
+        for k in range(starts[c], starts[c + 1]):
+            share = shares[order[k]]
+            if share <= 0.0:
+                continue
+            i = order[k] // C_prime
+            counts[c] += share
+            for d in range(D):
+                difference[d] = means[i, d] - centers[c, d]
+                sums[c, d] += share * difference[d]
+            add_square(scatter, c, share, difference)
+            if i < spread.shape[0]:
+                for s in range(S):
+                    scatter[c, s] += share * spread[i, s]
+
+
+# --- drivers ---------------------------------------------------------------------------------------------------------
+
 
 _COMPONENTS_PER_TASK = 64
 
@@ -50,7 +190,7 @@ class _Costs:
     def share(self, chunks: Chunks, members: Members, owners: I64) -> tuple[F64, F64]:
         """w q(c) over K(A), (B, C′), and the bound per unit weight, (B,)."""
         shares, bounds = np.empty((len(chunks), members.shape[1])), np.empty(len(chunks))
-        kernels.share_chunks(
+        share_chunks(
             chunks.means, self.spread(chunks), chunks.weights, self.mixture.means, self.precisions, self.biases,
             members, owners, shares, bounds,
         )  # fmt: skip
@@ -169,7 +309,7 @@ def _search(
         part = chunks.pick(slice(begin, end))
         n_pairs = width * len(part) if search.estimate else 0
         pairs, sums = np.empty((2, n_pairs), dtype=np.int32), np.empty((2, n_pairs), dtype=np.float32)
-        n_distances, n_pairs = kernels.search_chunks(
+        n_distances, n_pairs = search_chunks(
             part.means, costs.spread(part), part.weights, first + begin, costs.mixture.means, costs.precisions,
             costs.biases, graph, search.n_random, np.uint64(search.seed), members[first + begin : first + end],
             pairs, sums, np.zeros(C, dtype=np.int64), np.empty(C_prime, dtype=np.int32), np.empty(C_prime),
@@ -194,7 +334,7 @@ def _sum_shares(
     flat = shares.ravel()
 
     def add(span: Span) -> None:
-        kernels.sum_chunk_shares(
+        sum_chunk_shares(
             means, spread, flat, members.shape[1], order, starts, *span, costs.mixture.means, counts, sums, scatter,
             np.empty(D),
         )  # fmt: skip

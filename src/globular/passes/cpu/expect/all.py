@@ -13,11 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from globular.jit import new_queue
-from globular.kernels.expect import Answers, Tally
-from globular.kernels.joint import Observed
 from globular.model.gaussian import GaussianParameters
 from globular.model.statistics import F64, I64, SoftStatistics
-from globular.passes.cpu.expect.blocks import ChunkBlocks, Moments, Spans
+from globular.passes.cpu.engine.densities import Observed
+from globular.passes.cpu.expect.blocks import Answers, ChunkBlocks, RawMoments, Spans, Tally
 from globular.passes.cpu.rows import read_only
 from globular.passes.cpu.shard import CpuShard
 from globular.seam.among import All
@@ -83,7 +82,7 @@ def expect_tied(shard: CpuShard, work: ExpectTied) -> SoftStatistics:
     return blocks.linear_statistics(moments_of_rows(shard, blocks), shard.n_rows)
 
 
-def moments_of_rows(shard: CpuShard, blocks: ChunkBlocks) -> Moments:
+def moments_of_rows(shard: CpuShard, blocks: ChunkBlocks) -> RawMoments:
     """Sums over all rows, weighted by the responsibilities."""
     form, tally = blocks.form, blocks.new_tally(blocks.spans(shard.n_rows).n)
 
@@ -118,7 +117,7 @@ def answer(shard: CpuShard, work: Answer) -> list[Any]:
 
 
 def write_answers(shard: CpuShard, blocks: ChunkBlocks, components: I64, densities: F64, table: F64) -> None:
-    """Write what a mixture says of every row; see `kernels.expect.Answers`."""
+    """Write what a mixture says of every row; see `Answers`."""
     form = blocks.form
 
     def write(queue: NDArray[np.int64], rows: Observed, cut: Cut) -> None:

@@ -154,6 +154,7 @@ class Observed(NamedTuple):
     scales: Any  # (N,) or empty: factors of the rows
     weights: Any  # (N,) or empty: of chunks, which their scatter is divided by
     scatter: Any  # (N, S) summed and packed, or (N, 0) for single rows
+    counted: Any  # (N,) or empty: how much each row or chunk counts
 
 
 class Form(NamedTuple):

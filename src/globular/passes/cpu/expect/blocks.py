@@ -47,8 +47,9 @@ from globular.passes.cpu.engine.densities import (
     weight_of,
 )
 from globular.passes.cpu.rows import read_only
+from globular.passes.cpu.shard import CpuShard
 from globular.passes.host import NO_NUMBERS, NO_TABLE, NONE
-from globular.threads import SECONDS_PER_NUMBER, cached_property, worth_waking
+from globular.threads import SECONDS_PER_NUMBER, cached_property, run_all, worth_waking
 
 BLOCK_ENTRIES = 2**15
 """Numbers in the widest array of a block: a quarter of a megabyte, which the cache of a core holds."""
@@ -98,23 +99,22 @@ class Stretches(NamedTuple):
 
 
 @inline
-def begin_sums(raw: Any, sums: Any, scatter: Any, totals: Any) -> None:
+def begin_sums(tally: Any) -> None:
     """Zeros, written by the thread that adds to them: they are in its cache then."""
-    for c in range(raw.shape[0]):
-        for w in range(raw.shape[1]):
-            raw[c, w] = 0.0
-    for t in range(sums.shape[0]):
-        for d in range(sums.shape[1]):
-            sums[t, d] = 0.0
-        for s in range(scatter.shape[1]):
-            scatter[t, s] = 0.0
-    totals[0] = totals[1] = 0.0
+    for c in range(tally.raw.shape[0]):
+        for w in range(tally.raw.shape[1]):
+            tally.raw[c, w] = 0.0
+    for t in range(tally.tight_sums.shape[0]):
+        for d in range(tally.tight_sums.shape[1]):
+            tally.tight_sums[t, d] = 0.0
+        for s in range(tally.tight_scatter.shape[1]):
+            tally.tight_scatter[t, s] = 0.0
+    tally.totals[0] = tally.totals[1] = 0.0
 
 
 @kernel
 def share_block(
     observed: Any,  # IN
-    counted: Any,  # IN
     first: int,  # IN
     n: int,  # IN
     form: Any,  # IN
@@ -142,24 +142,22 @@ def share_block(
                 block.joint[c, i] = block.bare[c, i]
     for i in range(n):
         total = block.totals[i]
-        block.totals[i] = weight_of(counted, first + i) / total if total > 0.0 else np.nan
+        block.totals[i] = weight_of(observed.counted, first + i) / total if total > 0.0 else np.nan
     scale_lines(block.joint, n, block.totals)
 
 
 @kernel
 def add_tight(
     observed: Any,  # IN
-    counted: Any,  # IN
     first: int,  # IN
     n: int,  # IN
     least: float,  # IN
     form: Any,  # IN
     block: Any,  # IN  features and shares
-    sums: Any,  # IN/OUT (T, D)
-    scatter: Any,  # IN/OUT (T, S) or (T, D²)
+    tally: Any,  # IN/OUT
 ) -> None:
     """RawMoments of tight components about their means; rows with no share to speak of cost nothing. O(n·T·S)."""
-    T, D = form.means.shape
+    (T, D), scatter = form.means.shape, tally.tight_scatter
     differences, whole = block.differences, form.factors.shape[1] > 0
     for t in range(T):
         shares = block.joint[form.tight[t]]
@@ -167,7 +165,7 @@ def add_tight(
         for i in range(n):
             largest = max(largest, shares[i])
         for i in range(n + 1):  # the last time what is left is added: at a second place it would be compiled twice
-            if i < n and shares[i] > max(least * weight_of(counted, first + i), NOTHING * largest):
+            if i < n and shares[i] > max(least * weight_of(observed.counted, first + i), NOTHING * largest):
                 for d in range(D):
                     put_difference(differences, m, d, block.features[i, d] - form.means[t, d])
                 differences.values[m] = shares[i]
@@ -176,7 +174,7 @@ def add_tight(
                     add_spread(observed.scatter, first + i, part, scatter, t, D if whole else 0)
                 m += 1
             if m == TILE or (i == n and m > 0):
-                add_moments(differences, m, whole, t, sums, scatter)
+                add_moments(differences, m, whole, t, tally.tight_sums, scatter)
                 m = 0
 
 
@@ -197,34 +195,30 @@ def add_spread(spread: Any, i: int, part: float, scatter: Any, t: int, D: int) -
 @kernel
 def expect_some(
     observed: Any,  # IN
-    counted: Any,  # IN
     first: int,  # IN
     end: int,  # IN  rows first … end − 1
     least: float,  # IN
     form: Any,  # IN
     block: Any,  # scratch of this thread
-    raw: Any,  # OUT (C, W)
-    sums: Any,  # OUT (T, D)
-    scatter: Any,  # OUT (T, S) or (T, D²)
-    totals: Any,  # OUT (2,)
+    tally: Any,  # OUT without the axis of spans
 ) -> None:
-    """The sums of some rows, see `Tally`. O(n·C·S)."""
-    begin_sums(raw, sums, scatter, totals)
-    B, (C, W) = block.features.shape[0], form.coefficients.shape
+    """The sums of some rows. O(n·C·S)."""
+    begin_sums(tally)
+    B, (C, W), totals = block.features.shape[0], form.coefficients.shape, tally.totals
     for begin in range(first, end, B):
         n = min(B, end - begin)
-        share_block(observed, counted, begin, n, form, block)
+        share_block(observed, begin, n, form, block)
         if form.tight.shape[0] < C:
-            add_product(block.joint, block.features, 0, n, raw)
+            add_product(block.joint, block.features, 0, n, tally.raw)
         else:
             for c in range(C):
                 for i in range(n):
-                    raw[c, W - 1] += block.joint[c, i]
-        add_tight(observed, counted, begin, n, least, form, block, sums, scatter)
+                    tally.raw[c, W - 1] += block.joint[c, i]
+        add_tight(observed, begin, n, least, form, block, tally)
         for i in range(n):
-            totals[0] += weight_of(counted, begin + i) * block.densities[i]
-            totals[1] += weight_of(counted, begin + i)
-    mirror(scatter, form.means.shape[1] if form.factors.shape[1] else 0)
+            totals[0] += weight_of(observed.counted, begin + i) * block.densities[i]
+            totals[1] += weight_of(observed.counted, begin + i)
+    mirror(tally.tight_scatter, form.means.shape[1] if form.factors.shape[1] else 0)
 
 
 @kernel
@@ -265,7 +259,6 @@ def expect_or_answer(
     stretches: Any,  # IN
     bounds: Any,  # IN  (G + 1,) the components of mixture g are bounds[g] … bounds[g + 1] − 1
     observed: Any,  # IN
-    counted: Any,  # IN  (N,) or empty: how much each row or chunk counts
     least: float,  # IN  rows with a smaller share of a tight component count, but move nothing
     form: Any,  # IN  all components; of several mixtures all are tight
     block: Scratch,  # scratch of this thread, for the largest mixture
@@ -291,11 +284,11 @@ def expect_or_answer(
         if tally.totals.shape[0]:
             T = mixture.means.shape[0]
             at = place if T == C else place // C * T  # where some are tight there is one mixture
-            expect_some(
-                observed, counted, stretches.first[item], stretches.end[item], least, mixture, scratch,
+            sums = Tally(
                 tally.raw[place : place + C], tally.tight_sums[at : at + T], tally.tight_scatter[at : at + T],
                 tally.totals[item],
             )  # fmt: skip
+            expect_some(observed, stretches.first[item], stretches.end[item], least, mixture, scratch, sums)
         else:
             answer_some(observed, stretches.first[item], stretches.end[item], mixture, scratch, answers)
         item = take_number(queue)
@@ -331,6 +324,14 @@ def block_size(width: int) -> int:
     return min(max(BLOCK_ENTRIES // width, 32), 4096)
 
 
+def new_block(C: int, W: int, n_rows: int, n_differing: int, rule: ShareRule = "optimal") -> Block:
+    """Scratch of a thread for C components and W features; differences of `n_differing` columns are taken."""
+    bare = np.empty((C, n_rows) if rule == "centroid" else (0, 0))
+    largest, densities, totals = np.empty((3, n_rows))
+    differences = new_differences(n_differing)
+    return Block(np.empty((n_rows, W)), np.empty((C, n_rows)), bare, largest, densities, totals, differences)
+
+
 def _fixed(values: NDArray[np.generic]) -> NDArray[np.generic]:
     """As kernels take what they only read: one kind of array, so that they are compiled once."""
     return read_only(np.ascontiguousarray(values))
@@ -356,10 +357,20 @@ class Spans(NamedTuple):
     rows_per_block: int
 
 
+class Cut(NamedTuple):
+    """Some of the rows, and how all are cut."""
+
+    spans: Spans
+    rows: slice
+    """Which rows these are."""
+    which: slice
+    """Which spans."""
+
+
 @lru_cache(maxsize=16)  # EM asks for the same ones again and again
-def _one_mixture(C: int, n: int, rows_per_span: int, n_rows: int) -> tuple[Stretches, NDArray[np.int64]]:
-    """n spans of rows under a mixture of C components, and where these begin and end."""
-    numbers = np.arange(n)
+def _one_mixture(C: int, rows_per_span: int, n_rows: int) -> tuple[Stretches, NDArray[np.int64]]:
+    """Spans of rows under a mixture of C components, and where these begin and end."""
+    numbers = np.arange(-(-n_rows // rows_per_span))
     first = rows_per_span * numbers
     ends = np.minimum(first + rows_per_span, n_rows)
     return Stretches(np.zeros_like(first), first, ends, C * numbers), np.array([0, C])
@@ -467,29 +478,47 @@ class ChunkBlocks:
     def block(self, n_rows: int, rule: ShareRule = "optimal") -> Block:
         """Scratch of a thread."""
         C, W = self.coefficients.shape
-        bare = np.empty((C, n_rows) if rule == "centroid" else (0, 0))
-        largest, densities, totals = np.empty((3, n_rows))
-        differences = new_differences(self.means.shape[1] if len(self.tight) else 0)
-        return Block(np.empty((n_rows, W)), np.empty((C, n_rows)), bare, largest, densities, totals, differences)
+        return new_block(C, W, n_rows, self.means.shape[1] if len(self.tight) else 0, rule)
 
     def observed(self, chunks: Chunks) -> Observed:
         """Chunks as kernels take them, with scatter of the kind that the mixture needs."""
         scatter = chunks.scatter
         if scatter.shape[1]:
             scatter = chunks.kind.coarsen(scatter, self.kind, self.means.shape[1])
-        return Observed(
-            _fixed(chunks.means), _nothing(len(chunks), np.float32), _NONE, _fixed(chunks.weights), _fixed(scatter),
-        )  # fmt: skip
+        single = _nothing(len(chunks), np.float32)
+        return Observed(_fixed(chunks.means), single, _NONE, _fixed(chunks.weights), _fixed(scatter), _NONE)
 
     def rows(self, rows: Floats, scales: F64) -> Observed:
         """Rows as kernels take them."""
-        return Observed(*by_precision(rows), read_only(scales), _NONE, _nothing(len(rows)))
+        return Observed(*by_precision(rows), read_only(scales), _NONE, _nothing(len(rows)), _NONE)
 
-    def on_threads(self, n_rows: int, n_threads: int, work: Callable[[NDArray[np.int64], Spans], object]) -> None:
-        """Call a kernel with the queue of all spans; see `share`."""
-        spans, queue = self.spans(n_rows), new_queue()
+    def on_spans(
+        self, seen: Observed | CpuShard, n_threads: int, work: Callable[[NDArray[np.int64], Observed, Cut], object]
+    ) -> None:
+        """Call a kernel with a queue of all spans, or span by span where rows have to be converted: the same bits."""
+        if isinstance(seen, Observed):
+            self._on_threads(seen, n_threads, work)
+            return
+        rows, n = seen.dense_rows, seen.n_rows
+        if rows.is_direct():
+            self._on_threads(self.rows(rows.block(0, n), seen.scales), n_threads, work)
+            return
+        spans, scales = self.spans(n), seen.scales
+
+        def convert(span: int) -> None:
+            some = slice(span * spans.rows, min(n, (span + 1) * spans.rows))
+            converted = self.rows(rows.block(some.start, some.stop), scales[some])
+            work(new_queue(), converted, Cut(spans, some, slice(span, span + 1)))
+
+        run_all(convert, range(spans.n), n_threads)
+
+    def _on_threads(
+        self, seen: Observed, n_threads: int, work: Callable[[NDArray[np.int64], Observed, Cut], object]
+    ) -> None:
+        spans, queue, everyone = self.spans(len(seen.x)), new_queue(), slice(None)
         is_tiny = spans.n <= 1 and spans.rows_per_block * self._cost <= TINY
-        share_kernel(lambda: work(queue, spans), queue, min(n_threads, max(1, spans.n)), calls_blas=not is_tiny)
+        threads = min(n_threads, max(1, spans.n))
+        share_kernel(lambda: work(queue, seen, Cut(spans, everyone, everyone)), queue, threads, calls_blas=not is_tiny)
 
     def log_joint(self, observed: Observed, n_threads: int = 1) -> F64:
         """⟨log p(c, x)⟩ over each row or chunk, (M, C)."""
@@ -510,17 +539,11 @@ class ChunkBlocks:
         return found
 
     def answer(
-        self, observed: Observed, n_threads: int, *, components: I64 = NO_NUMBERS, densities: F64 = NONE,
+        self, seen: Observed | CpuShard, n_threads: int, *, components: I64 = NO_NUMBERS, densities: F64 = NONE,
         table: F64 = NO_TABLE,
     ) -> None:  # fmt: skip
         """Write what the mixture says of rows or chunks; see `Answers`."""
-        form = self.form_for_cells if observed.scatter.shape[1] else self.form
-
-        def work(queue: NDArray[np.int64], spans: Spans) -> None:
-            block = self.block(spans.rows_per_block)
-            self.tell(queue, spans, observed, form, block, Answers(components, densities, table))
-
-        self.on_threads(len(observed.x), n_threads, work)
+        self._run(seen, _NONE, n_threads, _NO_TALLY, Answers(components, densities, table))
 
     def new_tally(self, n_spans: int) -> Tally:
         """What spans sum up."""
@@ -531,38 +554,34 @@ class ChunkBlocks:
         )
 
     def moments(
-        self, observed: Observed, counted: F64, n_threads: int = 1, rule: ShareRule = "optimal", least: float = 0.0
-    ) -> RawMoments:
+        self, seen: Observed | CpuShard, counted: F64, n_threads: int = 1, rule: ShareRule = "optimal",
+        least: float = 0.0,
+    ) -> RawMoments:  # fmt: skip
         """Of rows or chunks that count by these weights (empty: each once).
 
         Rows with at most the share `least` of a component that is evaluated by differences count, but move nothing.
         """
-        form = self.form_for_cells if observed.scatter.shape[1] else self.form
-        tally, counted = self.new_tally(self.spans(len(observed.x)).n), read_only(counted)
-
-        def work(queue: NDArray[np.int64], spans: Spans) -> None:
-            block = self.block(spans.rows_per_block, rule)
-            self.expect(queue, spans, observed, counted, least, form, block, tally)
-
-        self.on_threads(len(observed.x), n_threads, work)
+        tally = self.new_tally(self.spans(len(seen.x) if isinstance(seen, Observed) else seen.n_rows).n)
+        self._run(seen, counted, n_threads, tally, NO_ANSWERS, rule, least)
         return self.total(tally, n_threads)
 
-    def expect(
-        self, queue: NDArray[np.int64], spans: Spans, observed: Observed, counted: F64, least: float, form: Form,
-        block: Block, tally: Tally,
+    def _run(
+        self, seen: Observed | CpuShard, counted: F64, n_threads: int, tally: Tally, answers: Answers,
+        rule: ShareRule = "optimal", least: float = 0.0,
     ) -> None:  # fmt: skip
-        """Take spans until none is left: stretches of rows under one mixture, which is all of the form."""
-        stretches, bounds = _one_mixture(len(self.means), len(tally.totals), spans.rows, len(observed.x))
-        flat = Tally(*(each.reshape(-1, each.shape[-1]) for each in tally))
-        expect_or_answer(queue, stretches, bounds, observed, counted, least, form, block, flat, NO_ANSWERS)
+        """Fill the tally, or the answers: stretches of rows under one mixture, which is all of the form."""
+        form = self.form_for_cells if isinstance(seen, Observed) and seen.scatter.shape[1] else self.form
 
-    def tell(
-        self, queue: NDArray[np.int64], spans: Spans, observed: Observed, form: Form, block: Block, answers: Answers
-    ) -> None:
-        """The same for what the mixture says of every row or chunk."""
-        n_rows = len(observed.x)
-        stretches, bounds = _one_mixture(len(self.means), -(-n_rows // spans.rows), spans.rows, n_rows)
-        expect_or_answer(queue, stretches, bounds, observed, _NONE, 0.0, form, block, _NO_TALLY, answers)
+        def work(queue: NDArray[np.int64], some: Observed, cut: Cut) -> None:
+            stretches, bounds = _one_mixture(len(self.means), cut.spans.rows, len(some.x))
+            sums, said = tally, Answers(*(each[cut.rows] for each in answers))
+            if len(tally.totals):
+                sums = Tally(*(each[cut.which].reshape(-1, each.shape[-1]) for each in tally))
+            some = some._replace(counted=read_only(counted[cut.rows]))
+            block = self.block(cut.spans.rows_per_block, rule)
+            expect_or_answer(queue, stretches, bounds, some, least, form, block, sums, said)
+
+        self.on_spans(seen, n_threads, work)
 
     def total(self, tally: Tally, n_threads: int) -> RawMoments:
         """The sums of all spans, in their order."""

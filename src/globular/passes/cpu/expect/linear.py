@@ -20,7 +20,7 @@ from globular.model.covariances import FAMILIES
 from globular.model.exponential import ExponentialMixture, LinearMixture, LinearStatistics, Surveyed
 from globular.model.statistics import F64, I64
 from globular.passes.cpu.engine.densities import NOTHING, find_largest, scale_lines, softmax_block, weight_of
-from globular.passes.cpu.expect.all import moments_of_rows, weighted_total, write_answers
+from globular.passes.cpu.expect.all import answered, check_columns
 from globular.passes.cpu.expect.blocks import ABSENT, ChunkBlocks, Spans, add_in_order, block_size
 from globular.passes.cpu.rows import CSRRows, read_only
 from globular.passes.cpu.shard import CpuShard
@@ -209,19 +209,14 @@ class SparseBlocks:
         share_kernel(lambda: work(queue, everyone, self.block()), queue, threads, calls_blas=False)
 
 
-def _check_columns(shard: CpuShard, n_columns: int) -> None:
-    if shard.n_columns != n_columns:
-        raise ValueError(f"rows have {shard.n_columns} columns, the mixture {n_columns}")
-
-
 @CpuShard.implements(ExpectLinear)
 def expect_linear(shard: CpuShard, work: ExpectLinear) -> LinearStatistics:
     """Sums weighted by the responsibilities. Memory: sums of spans and a block per thread."""
     C, D = work.mixture.slopes.shape
-    _check_columns(shard, D)
+    check_columns(shard, D)
     n_distances = shard.n_rows * C
     if not isinstance(shard.rows, CSRRows):
-        found = moments_of_rows(shard, LinearBlocks(work.mixture))
+        found = LinearBlocks(work.mixture).moments(shard, shard.weights, shard.n_threads)
         return LinearStatistics(
             found.raw[:, -1].copy(), found.raw[:, :-1].copy(), found.bound, found.weight, n_distances
         )
@@ -241,25 +236,23 @@ def expect_linear(shard: CpuShard, work: ExpectLinear) -> LinearStatistics:
 @CpuShard.implements(Answer, ExponentialMixture)
 def answer_linear(shard: CpuShard, work: Answer) -> list[Any]:
     """As of a Gaussian mixture: "log_densities", their "total", "probabilities" or "components"."""
-    linear, n = work.model.linear, shard.n_rows
-    _check_columns(shard, linear.slopes.shape[1])
-    components: I64 = np.empty(n if work.want == "components" else 0, dtype=np.int64)
-    densities: F64 = np.empty(0 if work.want == "components" else n)
-    table: F64 = np.empty((n, len(linear.constants)) if work.want == "probabilities" else (0, 0))
-    if isinstance(shard.rows, CSRRows):
-        blocks, scales = SparseBlocks(linear, shard.rows, shard.n_threads), read_only(shard.scales)
-        blocks.on_threads(
-            lambda queue, rows, block: answer_csr(
-                queue, blocks.spans.rows, rows, scales, blocks.form, block, components, densities, table
+    linear, n_threads = work.model.linear, shard.n_threads
+    check_columns(shard, linear.slopes.shape[1])
+
+    def write(components: I64, densities: F64, table: F64) -> None:
+        if isinstance(shard.rows, CSRRows):
+            blocks, scales = SparseBlocks(linear, shard.rows, n_threads), read_only(shard.scales)
+            blocks.on_threads(
+                lambda queue, rows, block: answer_csr(
+                    queue, blocks.spans.rows, rows, scales, blocks.form, block, components, densities, table
+                )
             )
-        )
-    else:
-        write_answers(shard, LinearBlocks(linear), components, densities, table)
-    if work.want in ("log_densities", "total"):
-        _add_log_base(shard, type(work.model), densities)
-    if work.want == "total":
-        return [weighted_total(shard, densities)]
-    return [{"components": components, "probabilities": table}.get(work.want, densities)]
+        else:
+            LinearBlocks(linear).answer(shard, n_threads, components=components, densities=densities, table=table)
+        if work.want in ("log_densities", "total"):
+            _add_log_base(shard, type(work.model), densities)
+
+    return answered(shard, work.want, len(linear.constants), write)
 
 
 def _add_log_base(shard: CpuShard, family: type[ExponentialMixture], densities: F64) -> None:

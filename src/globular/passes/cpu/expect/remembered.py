@@ -38,8 +38,8 @@ from globular.passes.cpu.engine.densities import (
     put_difference,
     weight_of,
 )
-from globular.passes.cpu.expect.all import Cut, blocks_for, expect_all, on_rows
-from globular.passes.cpu.expect.blocks import ABSENT, ChunkBlocks, RawMoments, Tally, begin_sums, statistics_of
+from globular.passes.cpu.expect.all import blocks_for, expect_all
+from globular.passes.cpu.expect.blocks import ABSENT, ChunkBlocks, Cut, RawMoments, Tally, begin_sums, statistics_of
 from globular.passes.cpu.rows import read_only
 from globular.passes.cpu.shard import CpuShard
 from globular.passes.host import NONE
@@ -156,20 +156,18 @@ def add_pairs(
     pairs: Any,  # IN
     form: Any,  # IN
     block: Any,  # IN  values: w q
-    raw: Any,  # IN/OUT (C, W): Σ w q in the last column
-    sums: Any,  # IN/OUT (C, D) Σ w q (x − μ)
-    scatter: Any,  # IN/OUT (C, S), or (C, D²) of which upper triangles are written
+    sums: Any,  # IN/OUT a `Tally` of one span; of whole matrices upper triangles are written
 ) -> None:
     """Moments of a block about the means. O(pairs·S)."""
-    weights, count, begin = block.differences.values, raw.shape[1] - 1, 0
+    weights, count, begin = block.differences.values, sums.raw.shape[1] - 1, 0
     for c in range(form.means.shape[0]):
         while begin < block.ends[c]:
             m = min(TILE, block.ends[c] - begin)
             load_pairs(x, scales, pairs.numbers, block, begin, m, form, c)
             for k in range(m):
                 weights[k] = block.values[block.order[begin + k]]
-                raw[c, count] += weights[k]
-            add_moments(block.differences, m, form.factors.shape[1] > 0, c, sums, scatter)
+                sums.raw[c, count] += weights[k]
+            add_moments(block.differences, m, form.factors.shape[1] > 0, c, sums.tight_sums, sums.tight_scatter)
             begin += m
 
 
@@ -191,9 +189,9 @@ def pair_spans(
     n_rows, capacity = pairs.numbers.shape[0], block.values.shape[0]
     span = take_number(queue)
     while span < tally.raw.shape[0]:
-        raw, sums, scatter = tally.raw[span], tally.tight_sums[span], tally.tight_scatter[span]
-        totals = tally.totals[span]
-        begin_sums(raw, sums, scatter, totals)
+        sums = Tally(tally.raw[span], tally.tight_sums[span], tally.tight_scatter[span], tally.totals[span])
+        totals = sums.totals
+        begin_sums(sums)
         first, end = span * rows_per_span, min(n_rows, (span + 1) * rows_per_span)
         while first < end:
             start, last = pairs.starts[first], first + 1
@@ -210,9 +208,9 @@ def pair_spans(
                 totals[1] += weight
                 for p in range(pairs.starts[r] - start, pairs.starts[r + 1] - start):
                     block.values[p] *= weight
-            add_pairs(x, scales, pairs, form, block, raw, sums, scatter)
+            add_pairs(x, scales, pairs, form, block, sums)
             first = last
-        mirror(scatter, form.means.shape[1] if form.factors.shape[1] else 0)
+        mirror(sums.tight_scatter, form.means.shape[1] if form.factors.shape[1] else 0)
         span = take_number(queue)
 
 
@@ -475,7 +473,7 @@ def look_at_all(shard: CpuShard, mixture: GaussianParameters, nats: float, most:
             best, chosen, masks[cut.rows], sizes[cut.which],
         )  # fmt: skip
 
-    on_rows(shard, leading, look)
+    leading.on_spans(shard, shard.n_threads, look)
     before = starts_of(sizes)
     n_pairs, n_several, in_several, n_none = before[-1].tolist()
     if n_none:  # densities that are not numbers keep no pair

@@ -19,7 +19,7 @@ from globular.model.chunks import Chunks, Claims
 from globular.model.groups import starts_of
 from globular.model.statistics import F64, I64
 from globular.passes.cpu.engine.densities import weight_of
-from globular.passes.cpu.expect.all import Span, block_rows, blocks_for
+from globular.passes.cpu.expect.all import blocks_for
 from globular.passes.cpu.expect.blocks import by_precision
 from globular.passes.cpu.expect.remembered import Kept, Pairs
 from globular.passes.cpu.rows import read_only
@@ -133,10 +133,12 @@ def rows_of(shard: CpuShard, work: RowsOf) -> Claims:
 
     blocks, kind = blocks_for(shard, mixture), mixture.family.scatter
 
-    def claim(block: Span) -> Claims:
-        rows = block_rows(shard, block)
+    def claim(block: tuple[int, int]) -> Claims:
+        rows = shard.dense_rows.block(*block).astype(np.float64)
+        if len(shard.scales):
+            rows *= shard.scales[slice(*block), None]
         weights = shard.weights[slice(*block)] if len(shard.weights) else np.ones(len(rows))
-        q, _ = blocks.posterior(blocks.rows(rows, np.empty(0)))
+        q, _ = blocks.posterior(blocks.rows(read_only(rows), np.empty(0)))
         drawn = _draw(seed, shard.first_row + block[0], len(rows))
         shares = np.take(q, components, axis=1)
         is_claimed = (shares > SMALLEST_SHARE) & (drawn[:, None] < rates) & (weights > 0)[:, None]
@@ -186,7 +188,7 @@ def _drawn(shard: CpuShard, work: RowsOf) -> F64:
     if (work.rates >= 1.0).all():
         return drawn
 
-    def draw(span: Span) -> None:
+    def draw(span: tuple[int, int]) -> None:
         drawn[slice(*span)] = _draw(work.seed, shard.first_row + span[0], span[1] - span[0])
 
     spans, seconds = even_ranges(shard.n_rows, ROWS_AT_ONCE), SECONDS_PER_LOOK * shard.n_rows

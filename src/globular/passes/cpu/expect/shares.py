@@ -16,34 +16,21 @@ import numpy as np
 from globular.jit import kernel, new_queue, share_kernel
 from globular.model.groups import group_by
 from globular.model.statistics import F64, I64, SoftStatistics, WithinStatistics
-from globular.passes.cpu.engine.densities import Block, Observed, new_differences
-from globular.passes.cpu.expect.blocks import NO_ANSWERS, ChunkBlocks, Stretches, Tally, block_size, expect_or_answer
+from globular.passes.cpu.engine.densities import Observed
+from globular.passes.cpu.expect.blocks import (
+    NO_ANSWERS,
+    ChunkBlocks,
+    Stretches,
+    Tally,
+    block_size,
+    expect_or_answer,
+    new_block,
+)
 from globular.passes.cpu.rows import read_only
 from globular.passes.cpu.shard import CpuShard
 from globular.seam.mixture_passes import ExpectShares, ExpectWithin, LabelByDensity
 from globular.seam.shard import answer
 from globular.threads import SECONDS_PER_NUMBER, SECONDS_PER_PAIR, worth_waking
-
-
-@kernel
-def cut_stretches(
-    starts: Any,  # IN  (shares + 1,) chunks of share i are starts[i] … starts[i + 1] − 1
-    seen: Any,  # IN  (G, n) shares that each mixture sees
-    bounds: Any,  # IN  (G + 1,) its components
-    most: int,  # IN  chunks of a stretch
-    stretches: Any,  # OUT as many as there is room for
-) -> tuple[int, int]:
-    """Chunks of the shares that every mixture sees, cut where they are many; how many stretches and sums. O(both)."""
-    item = place = 0
-    for g in range(seen.shape[0]):
-        for i in seen[g]:
-            for first in range(starts[i], starts[i + 1], most):
-                if item < stretches.first.shape[0]:
-                    stretches.mixture[item], stretches.place[item] = g, place
-                    stretches.first[item], stretches.end[item] = first, min(first + most, starts[i + 1])
-                item += 1
-                place += bounds[g + 1] - bounds[g]
-    return item, place
 
 
 @kernel
@@ -80,8 +67,9 @@ CHUNKS_AT_ONCE = 512
 def expect_shares(shard: CpuShard, work: ExpectShares) -> WithinStatistics:
     blocks = ChunkBlocks(work.mixture, np.zeros(work.mixture.n_features), by_differences=True)
     observed = blocks.observed(work.chunks)
+    observed = observed._replace(counted=observed.weights)
     groups = Groups(work.starts, work.seen, work.bounds)
-    return expect_groups(blocks, observed, observed.weights, groups, SMALLEST_SHARE, shard.n_threads)
+    return expect_groups(blocks, observed, groups, SMALLEST_SHARE, shard.n_threads)
 
 
 class Groups(NamedTuple):
@@ -93,7 +81,7 @@ class Groups(NamedTuple):
 
 
 def expect_groups(
-    blocks: ChunkBlocks, observed: Observed, counted: F64, groups: Groups, least: float, n_threads: int
+    blocks: ChunkBlocks, observed: Observed, groups: Groups, least: float, n_threads: int
 ) -> WithinStatistics:
     """E-steps of mixtures whose components are evaluated by differences."""
     (C, D), bounds = blocks.means.shape, groups.bounds
@@ -104,11 +92,11 @@ def expect_groups(
     stretches, n_sums = _stretches(groups)
     found = _new_sums(np.empty, (n_sums, len(stretches.first)), D, blocks)
     total = _new_sums(np.zeros, (C, len(sizes)), D, blocks)
-    queue = new_queue()
+    queue, most = new_queue(), int(sizes.max())
 
     def call() -> None:
-        block = _scratch(int(sizes.max()), D)
-        expect_or_answer(queue, stretches, bounds, observed, counted, least, form, block, found, NO_ANSWERS)
+        block = new_block(most, D + 1, min(CHUNKS_AT_ONCE, block_size(max(most, D + 1))), D)
+        expect_or_answer(queue, stretches, bounds, observed, least, form, block, found, NO_ANSWERS)
 
     n_distances = int(((stretches.end - stretches.first) * sizes[stretches.mixture]).sum())
     seconds = n_distances * (SECONDS_PER_PAIR + SECONDS_PER_NUMBER * found.tight_scatter.shape[1])
@@ -122,15 +110,6 @@ def expect_groups(
     return WithinStatistics(parts, likelihoods)
 
 
-def _scratch(C: int, D: int) -> Block:
-    """Of a thread, for mixtures of up to C components."""
-    n = min(CHUNKS_AT_ONCE, block_size(max(C, D + 1)))
-    largest, densities, totals = np.empty((3, n))
-    return Block(
-        np.empty((n, D + 1)), np.empty((C, n)), np.empty((0, 0)), largest, densities, totals, new_differences(D)
-    )
-
-
 def _new_sums(new: Callable[[tuple[int, int]], F64], n: tuple[int, int], D: int, blocks: ChunkBlocks) -> Tally:
     """Of so many components, and stretches or mixtures."""
     S = blocks.kind.width(D) if blocks.kind.separable else D * D
@@ -138,12 +117,17 @@ def _new_sums(new: Callable[[tuple[int, int]], F64], n: tuple[int, int], D: int,
 
 
 def _stretches(groups: Groups) -> tuple[Stretches, int]:
-    """What threads take, and how many sums it leaves."""
-    n = n_sums = 0
-    for _ in range(2):  # they are counted first
-        found = Stretches(*np.empty((4, n), dtype=np.int64))
-        n, n_sums = cut_stretches(*groups, CHUNKS_AT_ONCE, found)
-    return found, n_sums
+    """Chunks of the shares that every mixture sees, cut where they are many, and how many sums these leave."""
+    shares, mixture = groups.seen.ravel(), np.repeat(np.arange(len(groups.seen)), groups.seen.shape[1])
+    n_cuts = -(-(groups.starts[shares + 1] - groups.starts[shares]) // CHUNKS_AT_ONCE)
+    ends = np.cumsum(n_cuts)
+    of = np.repeat(np.arange(len(shares)), n_cuts)
+    first = groups.starts[shares[of]] + CHUNKS_AT_ONCE * (np.arange(len(of)) - (ends - n_cuts)[of])
+    mixture = mixture[of]
+    sizes = (groups.bounds[1:] - groups.bounds[:-1])[mixture]
+    place = np.cumsum(sizes)
+    last = np.minimum(first + CHUNKS_AT_ONCE, groups.starts[shares[of] + 1])
+    return Stretches(mixture, first, last, place - sizes), int(sizes.sum())
 
 
 @CpuShard.implements(LabelByDensity)
@@ -158,6 +142,6 @@ def expect_within(shard: CpuShard, work: ExpectWithin) -> WithinStatistics:
     starts, order = group_by(shard.labels, C, shard.n_threads)
     blocks = ChunkBlocks(work.mixture, np.zeros(work.mixture.n_features), by_differences=True)
     scales, weights = (values[order] if len(values) else values for values in (shard.scales, shard.weights))
-    rows = blocks.rows(shard.dense_rows.gather(order), scales)
+    rows = blocks.rows(shard.dense_rows.gather(order), scales)._replace(counted=read_only(weights))
     groups = Groups(starts, np.arange(C)[:, None], np.arange(0, len(blocks.means) + 1, work.n_parts))
-    return expect_groups(blocks, rows, read_only(weights), groups, 0.0, shard.n_threads)
+    return expect_groups(blocks, rows, groups, 0.0, shard.n_threads)

@@ -186,8 +186,8 @@ _CORRELATED: Mapping[str, Values] = {
     "model.coordinates.ROWS_AT_ONCE": (1, NEVER),
 }
 _TREES: Mapping[str, Values] = {
-    "passes.tree.growth.SMALLEST_SUBTREE": (8, NEVER),
-    "passes.tree.growth.SUBTREES": (1, 1 << 10),
+    "passes.tree.partition.SMALLEST_SUBTREE": (8, NEVER),
+    "passes.tree.partition.SUBTREES": (1, 1 << 10),
     "passes.tree.cells._ENTRIES_AT_ONCE": (16, NEVER),
     "passes.tree.cells.NUMBERS_AT_ONCE": (64, 1 << 26),
     "algorithms.mixtures.ahead.FEWEST_ROWS": (64, NEVER),
@@ -211,7 +211,7 @@ _TREES: Mapping[str, Values] = {
     "passes.cpu.answer.PREDICTIVE_AT_ONCE": (1, NEVER),
     "passes.tree.expect_neighbors._COMPONENTS_PER_TASK": (1, NEVER),
     "passes.tree.expect.SAMPLED_ROWS": (4, 1 << 16),
-    "passes.tree.growth.DEEPEST": (1, 60),
+    "passes.tree.partition.DEEPEST": (1, 60),
     "estimators.chunky_mixture.TRUNCATED_FROM": (2, NEVER),
     "estimators.chunky_mixture.FEWEST_CELLS": (1, NEVER),
     "estimators.infinite_base.MOST_LEAVES": (1, NEVER),

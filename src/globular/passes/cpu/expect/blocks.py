@@ -102,14 +102,9 @@ class Stretches(NamedTuple):
 @inline
 def begin_sums(tally: Any) -> None:
     """Zeros, written by the thread that adds to them: they are in its cache then."""
-    for c in range(tally.raw.shape[0]):
-        for w in range(tally.raw.shape[1]):
-            tally.raw[c, w] = 0.0
-    for t in range(tally.tight_sums.shape[0]):
-        for d in range(tally.tight_sums.shape[1]):
-            tally.tight_sums[t, d] = 0.0
-        for s in range(tally.tight_scatter.shape[1]):
-            tally.tight_scatter[t, s] = 0.0
+    tally.raw[:] = 0.0
+    tally.tight_sums[:] = 0.0
+    tally.tight_scatter[:] = 0.0
     tally.totals[0] = tally.totals[1] = 0.0
 
 
@@ -157,7 +152,7 @@ def add_tight(
     block: Any,  # IN  features and shares
     tally: Any,  # IN/OUT
 ) -> None:
-    """RawMoments of tight components about their means; rows with no share to speak of cost nothing. O(n·T·S)."""
+    """Moments of tight components about their means; rows with no share to speak of cost nothing. O(n·T·S)."""
     (T, D), scatter = form.means.shape, tally.tight_scatter
     differences, whole = block.differences, form.factors.shape[1] > 0
     for t in range(T):
@@ -232,26 +227,32 @@ def answer_some(
     answers: Any,  # OUT
 ) -> None:
     """What a mixture says of some rows. O(n·C·S)."""
-    B, C = block.features.shape[0], form.coefficients.shape[0]
-    components, densities, table = answers
+    B = block.features.shape[0]
     for begin in range(first, end, B):
         n = min(B, end - begin)
         joint_block(observed, begin, n, form, True, block, block.joint)
-        if components.shape[0]:
-            find_largest(block.joint, n, block.largest, components[begin : begin + n])
-            for i in range(n):
-                if form.background > block.largest[i]:
-                    components[begin + i] = -1
-        if densities.shape[0]:
-            softmax_block(block.joint, n, form.background, block.largest, block.totals, densities[begin : begin + n])
-            if table.shape[0]:
-                for i in range(n):
-                    block.totals[i] = 1.0 / block.totals[i]
-                scale_lines(block.joint, n, block.totals)
+        answer_block(begin, n, form.background, block, answers)
+
+
+@inline
+def answer_block(begin: int, n: int, background: float, block: Any, answers: Any) -> None:
+    """What is asked for, from the log-joint of n rows from `begin` on, which the block has. O(n·C)."""
+    components, densities, table = answers
+    if components.shape[0]:
+        find_largest(block.joint, n, block.largest, components[begin : begin + n])
+        for i in range(n):
+            if background > block.largest[i]:
+                components[begin + i] = -1
+    if densities.shape[0]:
+        softmax_block(block.joint, n, background, block.largest, block.totals, densities[begin : begin + n])
         if table.shape[0]:
             for i in range(n):
-                for c in range(C):
-                    table[begin + i, c] = block.joint[c, i]
+                block.totals[i] = 1.0 / block.totals[i]
+            scale_lines(block.joint, n, block.totals)
+    if table.shape[0]:
+        for i in range(n):
+            for c in range(block.joint.shape[0]):
+                table[begin + i, c] = block.joint[c, i]
 
 
 @kernel

@@ -477,13 +477,7 @@ class Kept:
     doubtful: Pairs
     """Of the rows that have several."""
     certain: Moments
-    """Of the rows that have one, by component."""
-
-    @classmethod
-    def sum_up(cls, shard: CpuShard, look: Look, mixture: GaussianParameters) -> Kept:
-        """Sums of the certain rows, about the means of `mixture`."""
-        found = statistics_of(look.single.e_step(shard, mixture), len(look.single.components))
-        return cls(look.everyone, look.several, Moments.from_pass(mixture, found))
+    """Of the rows that have one, by component, about the means of the mixture that looked."""
 
 
 @CpuShard.implements(Expect, Remembered)
@@ -494,8 +488,10 @@ def expect_remembered(shard: CpuShard, work: Expect) -> SoftStatistics:
     if work.among.renew:
         shard.forget(Kept)
         look = look_at_all(shard, mixture, MARGIN, _DENSE)
-        kept = None if look is None else Kept.sum_up(shard, look, mixture)
-        if kept is not None:
+        kept = None
+        if look is not None:
+            found = statistics_of(look.single.e_step(shard, mixture), len(look.single.components))
+            kept = Kept(look.everyone, look.several, Moments.from_pass(mixture, found))
             shard.keep(kept)
     if kept is None:
         return expect_all(shard, work)

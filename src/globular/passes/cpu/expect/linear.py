@@ -17,7 +17,7 @@ from globular.kernels.rows import multiply_csr_row
 from globular.model.chunks import ShareRule
 from globular.model.covariances import FAMILIES
 from globular.model.exponential import ExponentialMixture, LinearMixture, LinearStatistics, Surveyed
-from globular.model.statistics import F64, I64
+from globular.model.statistics import F64
 from globular.passes.cpu.engine.densities import NOTHING, Observed, scale_lines, softmax_block, weight_of
 from globular.passes.cpu.expect.all import answered, check_columns
 from globular.passes.cpu.expect.blocks import (
@@ -228,10 +228,10 @@ def answer_linear(shard: CpuShard, work: Answer) -> list[Any]:
     """As of a Gaussian mixture: "log_densities", their "total", "probabilities" or "components"."""
     blocks = _blocks(shard, work.model.linear)
 
-    def write(components: I64, densities: F64, table: F64) -> None:
-        blocks.answer(shard, shard.n_threads, components=components, densities=densities, table=table)
+    def write(answers: Answers) -> None:
+        blocks.answer(shard, shard.n_threads, answers)
         if work.want in ("log_densities", "total"):
-            _add_log_base(shard, type(work.model), densities)
+            _add_log_base(shard, type(work.model), answers.densities)
 
     return answered(shard, work.want, len(blocks.constants), write)
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from globular.jit import inline, kernel
-from globular.kernels.rows import row_length, squared_distance
+from globular.jit import inline
+from globular.kernels.rows import squared_distance
 
 
 @inline
@@ -27,28 +27,3 @@ def compare(
     if labels[i] < 0 or squared < best[i] or (squared == best[i] and c < labels[i]):
         best[i] = squared
         labels[i] = c
-
-
-@kernel
-def row_lengths(
-    rows: Any,  # IN
-    out: Any,  # OUT (n,) ‖x‖
-) -> None:
-    """Euclidean length of every row. O(n · D)."""
-    for i in range(out.shape[0]):
-        out[i] = row_length(rows, i)
-
-
-@kernel
-def own_distances(
-    rows: Any,  # IN
-    scales: Any,  # IN  (n,) or empty
-    centers: Any,  # IN  (C, D) float64
-    norms: Any,  # IN  (C,) float64
-    labels: Any,  # IN  (n,)
-    out: Any,  # OUT (n,) ‖x − m_label‖²
-) -> None:
-    """Squared distance of every row to the centre of its label. O(n · D)."""
-    for i in range(labels.shape[0]):
-        scale = scales[i] if scales.shape[0] else 1.0
-        out[i] = squared_distance(rows, i, scale, centers, labels[i], norms)

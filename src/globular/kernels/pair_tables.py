@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from globular.jit import inline
-from globular.kernels.random import GOLDEN
+from globular.model.random import GOLDEN
 
 
 @inline

@@ -1,8 +1,9 @@
 """Rows of a batch against all centres: scores −2 x·m by products, labels from them, and bounds.
 
 All centres at once, in blocks of rows that suit the cache. Products with dense rows come from BLAS in the rows'
-precision, those with sparse rows run along centres that are kept column by column (`kernels.columns`), in float64. No
-exact distance is computed where one score is clearly the lowest.
+precision, those with sparse rows run along centres that are kept column by column (`model.columns`), in float64: a
+nonzero of a row meets all centres in one streak of memory. Where a row is so close to centres that rounding might
+decide, differences over all columns do. No exact distance is computed where one score is clearly the lowest.
 
 Bounds are float32 and kept relative to the drift of centres (`assign.batch`), rounded to the safe side by far more than
 float64 rounds. So they rule out a centre only if its computed distance is the larger one too, and labels come out the
@@ -19,8 +20,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from globular.jit import Queue, Scratch, inline, kernel, new_queue, share_kernel, take_number, twin
-from globular.kernels.columns import closest_by_scores, column_scores
+from globular.jit.bits import order_key
+from globular.jit.lines import LINE, add_1_line, add_2_lines, add_4_lines, add_8_lines
 from globular.kernels.nearest import scores_may_overflow
+from globular.kernels.rows import CANCELLED, distance_by_columns, row_length
 from globular.kernels.scores import decide, rounding, score_rows
 from globular.model.columns import ColumnMeans
 from globular.model.nested import Bounds
@@ -154,6 +157,76 @@ def stored_upper(bound: float, drift: float) -> Any:
 def place_of(k: int, row: int, places: Any) -> int:
     """Where the k-th of some rows lies: where its number says if there are no places."""
     return places[k] if places.shape[0] else row
+
+
+@kernel
+def column_scores(
+    rows: Any,  # IN  (data, indices, indptr)
+    at: Any,  # IN  (n,) which rows
+    places: Any,  # IN  (D, width), whole lines
+    factors: Any,  # IN  (C,)
+    scores: Any,  # OUT (n, width) −2 x · factor · place
+    lengths: Any,  # OUT (n,) ‖x‖
+) -> None:
+    """Products of sparse rows with all centres. O(nnz · width)."""
+    n, width = scores.shape
+    data, indices = rows[0], rows[1]
+    for i in range(n):
+        begin, end = rows[2][at[i]], rows[2][at[i] + 1]
+        c = 0
+        while c + 8 * LINE <= width:
+            add_8_lines(data, indices, begin, end, places, c, scores, i)
+            c += 8 * LINE
+        if c + 4 * LINE <= width:
+            add_4_lines(data, indices, begin, end, places, c, scores, i)
+            c += 4 * LINE
+        if c + 2 * LINE <= width:
+            add_2_lines(data, indices, begin, end, places, c, scores, i)
+            c += 2 * LINE
+        if c + LINE <= width:
+            add_1_line(data, indices, begin, end, places, c, scores, i)
+        for c in range(factors.shape[0]):
+            scores[i, c] *= -2.0 * factors[c]
+        lengths[i] = row_length(rows, at[i])
+
+
+@kernel
+def closest_by_scores(
+    rows: Any,  # IN
+    at: Any,  # IN  (n,) where each row lies in `rows`
+    lengths: Any,  # IN  (n,) ‖x‖
+    scales: Any,  # IN  (n,) or empty
+    scores: Any,  # IN  (n, ≥ C) −2 x·m
+    norms: Any,  # IN  (C,) ‖m‖²
+    slack: float,  # IN  error of the norms
+    places: Any,  # IN  (D, ≥ C)
+    factors: Any,  # IN  (C,)
+    best: Any,  # OUT (n,) no less than the squared distance to the closest centre
+    labels: Any,  # OUT (n,) the closest centre, the lowest index on ties
+) -> None:
+    """Labels from scores. O(n · C), and O(D) for every centre in question where a row is close to its centre."""
+    C = norms.shape[0]
+    for i in range(lengths.shape[0]):
+        scale = scales[i] if scales.shape[0] else 1.0
+        length = scale * lengths[i]
+        lowest = order_key(norms[0] + scale * scores[i, 0])
+        for c in range(1, C):
+            key = order_key(norms[c] + scale * scores[i, c])
+            lowest = key if key < lowest else lowest
+        label = C
+        for c in range(C):
+            here = order_key(norms[c] + scale * scores[i, c]) == lowest
+            label = min(label, c if here else C)
+        squared = max(length * length + (norms[label] + scale * scores[i, label]), 0.0)
+        error = slack + rounding(rows, at[i], length + np.sqrt(norms[label]), scale, 0, 2.0**-53, 2.0**-1022)
+        if squared < CANCELLED * norms[label]:
+            limit, squared, error = squared + 4.0 * error, np.inf, 0.0
+            for c in range(C):
+                if length * length + (norms[c] + scale * scores[i, c]) <= limit:
+                    distance = distance_by_columns(rows, at[i], scale, places.T, c, factors[c])
+                    if distance < squared:
+                        label, squared = c, distance
+        labels[i], best[i] = label, squared + error
 
 
 @twin

@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from globular.kernels.nearest import own_distances
+from globular.jit import kernel
+from globular.kernels.rows import squared_distance
 from globular.model.centers import median_center
 from globular.model.statistics import F64, FarRows
 from globular.passes.cpu.rows import KernelRows, gather_rows
@@ -30,6 +31,21 @@ SPARE = 4
 """Centres decided by differences beyond those asked for; more of them leave fewer rows in doubt."""
 NUMBERS_AT_ONCE = 1 << 20
 """Scores, or coordinates of rows, that a thread holds."""
+
+
+@kernel
+def own_distances(
+    rows: Any,  # IN
+    scales: Any,  # IN  (n,) or empty
+    centers: Any,  # IN  (C, D) float64
+    norms: Any,  # IN  (C,) float64
+    labels: Any,  # IN  (n,)
+    out: Any,  # OUT (n,) ‖x − m_label‖²
+) -> None:
+    """Squared distance of every row to the centre of its label. O(n · D)."""
+    for i in range(labels.shape[0]):
+        scale = scales[i] if scales.shape[0] else 1.0
+        out[i] = squared_distance(rows, i, scale, centers, labels[i], norms)
 
 
 @CpuShard.implements(Answer, Own)

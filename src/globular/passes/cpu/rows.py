@@ -15,9 +15,8 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from globular.data.blocks import working_dtype
-from globular.jit import new_queue, share_kernel
-from globular.kernels.grouped import look_up
-from globular.kernels.votes import copy_csr
+from globular.jit import Queue, kernel, new_queue, share_kernel, take_number
+from globular.kernels.rows import row_length
 from globular.model.statistics import F64, Floats
 from globular.passes.host import ROWS_AT_ONCE
 from globular.threads import SECONDS_PER_LOOK, even_ranges, run_all, worth_waking
@@ -107,6 +106,22 @@ class PickedRows(DenseRows):
         return False
 
 
+@kernel
+def copy_csr(
+    rows: Any,  # IN  (data, indices, indptr)
+    chosen: Any,  # IN  (m,) rows to copy
+    data: Any,  # OUT
+    indices: Any,  # OUT
+    indptr: Any,  # IN  (m + 1,) where each row goes
+) -> None:
+    """Those CSR rows one after the other. O(nnz)."""
+    for k in range(chosen.shape[0]):
+        source = rows[2][chosen[k]]
+        for j in range(indptr[k + 1] - indptr[k]):
+            data[indptr[k] + j] = rows[0][source + j]
+            indices[indptr[k] + j] = rows[1][source + j]
+
+
 class CSRRows:
     """A CSR matrix, its indices as int32 and its row pointers as int64 so that kernels have one signature a dtype.
 
@@ -157,6 +172,32 @@ class CSRRows:
             span = slice(self.indptr[row], self.indptr[row + 1])
             out[position, self.indices[span]] = self.data[span]
         return out
+
+
+@kernel
+def look_up(
+    queue: Queue,  # IN/OUT stretches
+    length: int,  # IN  places of a stretch
+    values: Any,  # IN  (m,)
+    places: Any,  # IN  (n,)
+    out: Any,  # OUT (n,)
+) -> None:
+    """out = values[places]. O(n)."""
+    begin = length * take_number(queue)
+    while begin < places.shape[0]:
+        for i in range(begin, min(begin + length, places.shape[0])):
+            out[i] = values[places[i]]
+        begin = length * take_number(queue)
+
+
+@kernel
+def row_lengths(
+    rows: Any,  # IN
+    out: Any,  # OUT (n,) ‖x‖
+) -> None:
+    """Euclidean length of every row. O(n · D)."""
+    for i in range(out.shape[0]):
+        out[i] = row_length(rows, i)
 
 
 Rows: TypeAlias = DenseRows | CSRRows

@@ -23,7 +23,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from globular.jit import Queue, Scratch, inline, kernel, new_queue, share_kernel, take_number
-from globular.kernels.grouped import look_up
 from globular.kernels.rows import fetch, quick_distance, quick_distances, squared_distance
 from globular.kernels.sums import AHEAD
 from globular.model.columns import ColumnMeans
@@ -45,7 +44,7 @@ from globular.passes.cpu.center_scores import (
     stored_upper,
 )
 from globular.passes.cpu.grouped import packed
-from globular.passes.cpu.rows import CSRRows
+from globular.passes.cpu.rows import CSRRows, look_up
 from globular.passes.cpu.shard import CpuShard
 from globular.passes.host import SEARCHED_AT_ONCE
 from globular.seam.among import Down, Probe

@@ -14,13 +14,12 @@ from numpy.typing import NDArray
 from globular.jit import new_queue, share_kernel
 from globular.jit.tiles import line_tile
 from globular.kernels import neighbors as kernels
-from globular.kernels.grouped import pack
 from globular.kernels.members import settle_hard
 from globular.kernels.neighborhoods import search_neighborhoods
 from globular.model.graph import Graph, Search
 from globular.model.groups import group_by
 from globular.model.statistics import F64, Floats, HardStatistics, PairStatistics
-from globular.passes.cpu.grouped import ROWS_PER_TASK, Grouping, group_rows, move_rows, packed, sort_when_it_pays
+from globular.passes.cpu.grouped import ROWS_PER_TASK, Grouping, group_rows, move_rows, pack, packed, sort_when_it_pays
 from globular.passes.cpu.products import prepared
 from globular.passes.cpu.rows import KernelRows, can_be_indexed, gather_rows, on_rows
 from globular.passes.cpu.shard import CpuShard

@@ -71,7 +71,6 @@ _REASONS = {
         algorithms.kmeans.balance: ROWS_AT_ONCE
         algorithms.mixtures.missing: NUMBERS_PER_BLOCK
         algorithms.ward: NUMBERS_AT_ONCE
-        passes.cpu.nearest: SPARE
     """,
     "what a parameter is where it is not given": """
         algorithms.kmeans.nested_choices: BATCH_ROWS BATCH_ROWS_PER_CLUSTER

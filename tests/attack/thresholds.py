@@ -55,8 +55,6 @@ _CENTERS: Mapping[str, Values] = {
     "passes.host.ROWS_PER_PRODUCT": (16, 1 << 12),
     "passes.cpu.sums.SPANS": (1, 1 << 10),
     "passes.cpu.answer._CANCELLED": (0.0, 1.0),
-    "passes.cpu.nearest.GROUP": (1, 64),
-    "passes.cpu.nearest.NUMBERS_AT_ONCE": (1, NEVER),
     "passes.cpu.cells.BLOCK_ROWS": ((1, 1), (1, 1 << 12)),
     "passes.cpu.center_scores.SCORES_PER_BLOCK": (16, 1 << 20),
     "passes.cpu.center_scores.BYTES_AT_ONCE": (1, NEVER),

@@ -315,7 +315,6 @@ def small_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(truncated, "SEARCHED_AT_ONCE", 16)
     monkeypatch.setattr(truncated, "GATHERED_ROWS", 16)
     monkeypatch.setattr(centers, "NUMBERS_AT_ONCE", 16)
-    monkeypatch.setattr(grouped, "RUN", 16)
     monkeypatch.setattr(threads.how_many, "WAKING", 1e-12)
     monkeypatch.setattr(sums, "SEARCHED_AT_ONCE", 16)
     monkeypatch.setattr(sums, "ROWS_PER_TASK", 16)

@@ -17,9 +17,9 @@ from globular.jit.blas import multiply_rows
 from globular.jit.prefetch import prefetch_row
 from globular.jit.views import as_matrix
 from globular.kernels.probe import HEAT, lowest_of_heat
+from globular.kernels.rows import AHEAD
 from globular.kernels.rows import length as length_of
 from globular.kernels.scores import copy_row
-from globular.kernels.sums import AHEAD
 
 
 @inline

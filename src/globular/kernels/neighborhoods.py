@@ -18,8 +18,7 @@ import numpy as np
 from globular.jit import Queue, Scratch, inline, kernel, take_number, twin
 from globular.jit.prefetch import prefetch_row
 from globular.jit.tiles import distances_to_tile
-from globular.kernels.rows import fetch, quick_distance, quick_distances, squared_distance
-from globular.kernels.sums import AHEAD
+from globular.kernels.rows import AHEAD, fetch, quick_distance, quick_distances, squared_distance
 from globular.model.random import random_cluster, random_outside
 
 HORIZON = 2.25

@@ -21,6 +21,11 @@ CANCELLED = 2.0**-10
 """Share of ‖m‖² below which a squared distance to m, its square expanded, has lost too many digits."""
 
 
+AHEAD = 4
+"""Rows before its turn that the memory of one is asked for; larger = it has more time to come, and more may be driven
+out again."""
+
+
 @kernel
 def distance_by_columns(
     rows: Any,  # IN  (data, indices, indptr), the columns of a row ascending

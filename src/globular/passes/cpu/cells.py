@@ -26,11 +26,11 @@ from globular.passes.cpu.engine.decide import TILE, lower_block
 from globular.passes.cpu.engine.score import Centers, Visit, Workspace, score_block
 from globular.passes.cpu.grouped import ROWS_PER_TASK
 from globular.passes.cpu.products import THIN, prepared
-from globular.passes.cpu.rows import CSRRows, KernelRows, gather_rows, in_place, on_rows, picked_in_place
+from globular.passes.cpu.rows import CSRRows, KernelRows, in_place, on_rows, on_tasks, picked_in_place
 from globular.passes.cpu.shard import CpuShard
 from globular.passes.host import CACHED_NUMBERS, NO_NUMBERS
 from globular.seam.passes import Labels
-from globular.threads import run_all, worth_waking
+from globular.threads import worth_waking
 
 Tasks = NDArray[np.int64]
 """(T, 3): a cell, and some of its rows, order[begin:end] of rows grouped by cell."""
@@ -171,20 +171,13 @@ def for_cells(
 ) -> NDArray[np.int64]:
     """Rows grouped by cell, all tasks done on our threads: `work` gets a queue of them. Returns the sizes of cells."""
     starts, order = group_by(cell_of, n_cells, shard.n_threads)
-    rows, indexed = shard.rows, in_place(shard.rows, order, shard.n_threads)
-    tasks = cell_tasks(starts, BLOCK_ROWS[1] if indexed else ROWS_PER_TASK)
-    if indexed:
-        queue, visit = new_queue(), Visit(tasks, indexed[0], order, indexed[1], shard.scales, shard.origin)
-        share_kernel(lambda: work(queue, visit), queue, threads_for_cells(shard))
-    else:
+    lying = in_place(shard.rows, order, shard.n_threads)
+    tasks = cell_tasks(starts, BLOCK_ROWS[1] if lying else ROWS_PER_TASK)
 
-        def gathered(t: int) -> None:
-            cell, begin, end = tasks[t]
-            task, chosen = np.array([[cell, 0, end - begin]]), order[begin:end]
-            places = np.arange(len(chosen), dtype=order.dtype)
-            work(new_queue(), Visit(task, gather_rows(rows, chosen), chosen, places, shard.scales, shard.origin))
+    def visit(queue: NDArray[np.int64], some: slice, rows: KernelRows, places: NDArray[np.integer]) -> None:
+        work(queue, Visit(tasks[some], rows, order, places, shard.scales, shard.origin))
 
-        run_all(gathered, range(len(tasks)), shard.n_threads)
+    on_tasks(shard.rows, order, tasks[:, 1], threads_for_cells(shard), visit, lying=lying, calls_blas=True)
     return np.diff(starts)
 
 
@@ -276,7 +269,11 @@ class CellProduct:
     def workspace(self, width: int, n_keys: int = 0, n_winners: int = 0) -> Workspace:
         """Memory of one thread: a block of rows, and their scores with `width` centres."""
         (least, most), dtype = BLOCK_ROWS, self._dtype
-        keys, winners = (np.empty(n, dtype=f"i{dtype.itemsize}") for n in (n_keys, n_winners))
         seen = np.empty((most, self._shard.n_columns), dtype=dtype)
-        scores = np.empty(max(CACHED_NUMBERS, least * width), dtype=dtype)
-        return Workspace(seen, scores, np.empty(most), np.empty(most, dtype=np.int64), keys, winners)
+        return new_workspace(seen, np.empty(max(CACHED_NUMBERS, least * width), dtype=dtype), n_keys, n_winners)
+
+
+def new_workspace(seen: Floats, scores: Floats, n_keys: int = 0, n_winners: int = 0) -> Workspace:
+    """Memory of one thread for as many rows as `seen` has."""
+    keys, winners = (np.empty(n, dtype=f"i{scores.itemsize}") for n in (n_keys, n_winners))
+    return Workspace(seen, scores, np.empty(len(seen)), np.empty(len(seen), dtype=np.int64), keys, winners)

@@ -16,10 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from globular.jit import Queue, inline, kernel, new_queue, share_kernel, take_number
-from globular.kernels.ascending import count_up_to
 from globular.model.groups import group_by, order_by
 from globular.model.statistics import Floats
-from globular.passes.cpu.rows import CSRRows, KernelRows, load_rows, read_only
+from globular.passes.cpu.rows import CSRRows, KernelRows, read_only
 from globular.passes.cpu.shard import CpuShard
 from globular.passes.host import ROWS_AT_ONCE
 from globular.passes.limits import SORT_UP_TO
@@ -31,6 +30,19 @@ STALE = 4
 """Sorted rows are sorted again when one in 4 of them has changed its cluster since."""
 ROWS_PER_TASK = 4096
 """Least rows of a task: handing one out costs as much as a thousand rows."""
+
+
+@inline
+def count_up_to(ascending: Any, value: Any) -> int:
+    """How many of the ascending values are at most this one; numba's own search takes long to compile. O(log n)."""
+    low, high = 0, ascending.shape[0]
+    while low < high:
+        middle = (low + high) // 2
+        if ascending[middle] <= value:
+            low = middle + 1
+        else:
+            high = middle
+    return low
 
 
 @kernel
@@ -147,13 +159,9 @@ class Grouping:
         """Row numbers."""
         return self.members[0]
 
-    def load(self, shard: CpuShard, begin: int, end: int) -> tuple[KernelRows, NDArray[np.integer]]:
-        """Rows for a kernel that contain those of order[begin:end], and where they lie."""
-        places = self.members[-1, begin:end]
-        if self.copied is not None:
-            return (read_only(self.copied.array),), places
-        rows, gathered = load_rows(shard.rows, places)
-        return rows, np.arange(end - begin, dtype=places.dtype) if gathered else places
+    def lying(self) -> tuple[KernelRows, NDArray[np.integer]] | None:
+        """The sorted copy of the rows, and where they lie in it, if there is one."""
+        return None if self.copied is None else ((read_only(self.copied.array),), self.members[-1])
 
     def tasks(self, n_rows: int) -> NDArray[np.int64]:
         """Ranges of groups with about so many rows each: one ends where the next begins. Threads play no part."""

@@ -213,15 +213,6 @@ def gather_rows(rows: Rows, chosen: NDArray[np.integer]) -> KernelRows:
     return rows.data[source], rows.indices[source], indptr
 
 
-def load_rows(rows: Rows, chosen: NDArray[np.integer]) -> tuple[KernelRows, bool]:
-    """Rows for a kernel: all of them where they can be used as they lie, else those chosen, gathered (True)."""
-    if isinstance(rows, CSRRows):
-        return (rows.data, rows.indices, rows.indptr), False
-    if rows.is_direct():
-        return (read_only(rows.array),), False
-    return gather_rows(rows, chosen), True
-
-
 def can_be_indexed(rows: Rows) -> bool:
     """Whether kernels may index the rows where they lie."""
     return isinstance(rows, CSRRows) or rows.is_direct()
@@ -291,3 +282,35 @@ def on_spans(
         work(new_queue(), rows.kernel_rows(*spans[s]), slice(*spans[s]), slice(s, s + 1))
 
     run_all(converted, range(len(spans)), n_threads, calls_blas=calls_blas)
+
+
+def on_tasks(
+    rows: Rows,
+    numbers: NDArray[np.integer],
+    begins: NDArray[np.int64],
+    n_threads: int,
+    work: Callable[[NDArray[np.int64], slice, KernelRows, NDArray[np.integer]], object],
+    *,
+    lying: tuple[KernelRows, NDArray[np.integer]] | None = None,
+    calls_blas: bool = False,
+) -> None:
+    """Call a kernel that takes tasks from a queue; task t has the rows numbers[begins[t]], … up to the next task.
+
+    `work` gets the queue, which tasks, rows, and where each of `numbers` lies among these; rows that kernels cannot
+    index are brought together task by task. `lying`: rows and places, from who has them.
+    """
+    n_tasks = len(begins)
+    if lying is None and can_be_indexed(rows):
+        lying = rows.kernel_rows(0, rows.shape[0]), numbers
+    if lying is not None:
+        queue, (all_rows, places) = new_queue(), lying
+        threads = max(1, min(n_threads, n_tasks))
+        share_kernel(lambda: work(queue, slice(0, n_tasks), all_rows, places), queue, threads, calls_blas=calls_blas)
+        return
+    ends = np.append(begins[1:], len(numbers))
+    within = (np.arange(len(numbers)) - np.repeat(begins, ends - begins)).astype(numbers.dtype)
+
+    def gathered(t: int) -> None:
+        work(new_queue(), slice(t, t + 1), gather_rows(rows, numbers[begins[t] : ends[t]]), within)
+
+    run_all(gathered, range(n_tasks), n_threads, calls_blas=calls_blas)

@@ -23,8 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from globular.jit import Queue, Scratch, inline, kernel, new_queue, share_kernel, take_number
-from globular.kernels.rows import fetch, quick_distance, quick_distances, squared_distance
-from globular.kernels.sums import AHEAD
+from globular.kernels.rows import AHEAD, fetch, quick_distance, quick_distances, squared_distance
 from globular.model.columns import ColumnMeans
 from globular.model.nested import Batch, Bounds, Candidates, NestedStatistics
 from globular.model.statistics import F64, I64
@@ -373,7 +372,7 @@ def _search_few(
 
 def _close_centers(product: CenterScores) -> CloseCenters:
     """What may be wrong with distances includes what exact distances lose."""
-    centers, scales = product.centers, product.shard.scales
+    centers, scales = product.centers.centers, product.shard.scales
     D = centers.centers.shape[1]
     with np.errstate(over="ignore", invalid="ignore"):
         rounded = centers.centers.astype(product.shard.rows.dtype)

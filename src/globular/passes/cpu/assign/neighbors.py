@@ -21,7 +21,7 @@ from globular.model.groups import group_by
 from globular.model.statistics import F64, Floats, HardStatistics, PairStatistics
 from globular.passes.cpu.grouped import ROWS_PER_TASK, Grouping, group_rows, move_rows, pack, packed, sort_when_it_pays
 from globular.passes.cpu.products import prepared
-from globular.passes.cpu.rows import KernelRows, can_be_indexed, gather_rows, on_rows
+from globular.passes.cpu.rows import KernelRows, can_be_indexed, gather_rows, on_rows, on_tasks
 from globular.passes.cpu.shard import CpuShard
 from globular.passes.cpu.sums import wanted_sums
 from globular.passes.host import RUN, SEARCHED_AT_ONCE, runs_of, threads_for_runs
@@ -91,19 +91,7 @@ def _search_neighborhoods(
             np.empty(tile[1], dtype), np.empty((G, G + 1)),
         )  # fmt: skip
 
-    if indexed:
-        queue, everything = new_queue(), slice(0, len(objectives))
-        rows, places = grouping.load(shard, 0, shard.n_rows)
-        threads = min(shard.n_threads, len(objectives))
-        share_kernel(lambda: search_groups(queue, everything, rows, places), queue, threads, calls_blas=False)
-    else:
-        within = (np.arange(shard.n_rows) - np.repeat(begins[:-1], np.diff(begins))).astype(order.dtype)
-
-        def gathered(t: int) -> None:
-            rows = gather_rows(shard.rows, order[begins[t] : begins[t + 1]])
-            search_groups(new_queue(), slice(t, t + 1), rows, within)
-
-        run_all(gathered, range(len(objectives)), shard.n_threads)
+    on_tasks(shard.rows, order, begins[:-1], shard.n_threads, search_groups, lying=grouping.lying())
     n_distances, n_pairs, n_moved = np.ascontiguousarray(numbers.T)
     moved = packed(moved, begins[:-1], n_moved, shard.n_threads)
     triples = packed(triples, room[:-1], n_pairs, shard.n_threads)

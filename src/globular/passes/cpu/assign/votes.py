@@ -7,19 +7,18 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from globular.jit import Queue, inline, kernel, new_queue, share_kernel, take_number, twin
+from globular.jit import Queue, inline, kernel, take_number, twin
 from globular.jit.prefetch import prefetch_row
 from globular.kernels.rows import add_row, squared_distance
-from globular.kernels.sums import join_pieces
 from globular.model.columns import Ballots
 from globular.model.groups import group_by
 from globular.model.nested import NestedStatistics
 from globular.model.statistics import F64, I64
 from globular.passes.cpu.assign.all import ROWS_PER_SPAN
 from globular.passes.cpu.center_scores import RowProducts
-from globular.passes.cpu.rows import CSRRows, KernelRows, can_be_indexed, gather_rows
+from globular.passes.cpu.rows import CSRRows, KernelRows, on_tasks
 from globular.passes.cpu.shard import CpuShard
-from globular.passes.cpu.sums import cut_clusters
+from globular.passes.cpu.sums import cut_clusters, join_pieces
 from globular.passes.host import ROWS_AT_ONCE
 from globular.seam.passes import Labels
 from globular.threads import SECONDS_PER_LOOK, even_ranges, run_all
@@ -150,24 +149,13 @@ def add_votes(shard: CpuShard, moves: Moves, origin: F64, statistics: NestedStat
     totals, sums = np.zeros((C, 3)), statistics.sums
     piece_totals, piece_sums = np.empty((len(pieces), 3)), np.empty((len(pieces), D))
 
-    def add(queue: NDArray[np.int64], runs: NDArray[np.int64], loaded: KernelRows, at: I64, part: slice) -> None:
+    def add(queue: NDArray[np.int64], some: slice, loaded: KernelRows, at: NDArray[np.integer]) -> None:
         sum_votes(
-            queue, runs, pieces, loaded, at, labels[part], weights[part], scales[part], about, about_norm, totals,
-            sums, piece_totals, piece_sums,
+            queue, runs[some], pieces, loaded, at, labels, weights, scales, about, about_norm, totals, sums,
+            piece_totals, piece_sums,
         )  # fmt: skip
 
-    if can_be_indexed(shard.rows):
-        queue, loaded = new_queue(), shard.rows.kernel_rows(0, shard.n_rows)
-        threads = min(shard.n_threads, len(runs))
-        share_kernel(lambda: add(queue, runs, loaded, rows, slice(0, n)), queue, threads, calls_blas=False)
-    else:
-
-        def gathered(run: int) -> None:
-            begin, end, piece = runs[run]
-            loaded, one = gather_rows(shard.rows, rows[begin:end]), np.array([[0, end - begin, piece]])
-            add(new_queue(), one, loaded, np.arange(end - begin), slice(begin, end))
-
-        run_all(gathered, range(len(runs)), shard.n_threads)
+    on_tasks(shard.rows, rows, runs[:, 0], shard.n_threads, add)
     join_pieces(pieces, piece_totals, piece_sums, totals, sums)
     counts, squares, sizes = totals.T
     statistics.counts += counts

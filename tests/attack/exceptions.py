@@ -124,7 +124,7 @@ _REASONS = {
         algorithms.steps: CAUTION
         algorithms.seeding.named: NEIGHBORS
         passes.limits: NOMINEES
-        passes.tree.growth: SAMPLED
+        passes.tree.partition: SAMPLED
         estimators.nested_mixture: PARTS
         estimators.variational_kmeans: SWAPS_GAIN
         model.cells: VISITS_ABOVE SMALL_CELLS

@@ -139,7 +139,7 @@ _NEIGHBORS: Mapping[str, Values] = {
     "model.graph._MANY_REPETITIONS": (0, NEVER),
 }
 _MIXTURES: Mapping[str, Values] = {
-    "passes.cpu.expect.pairs.LEADING": (0.0, 1.0),
+    "passes.cpu.expect.remembered.LEADING": (0.0, 1.0),
     "passes.cpu.expect.blocks.BLOCK_ENTRIES": (64, 1 << 20),
     "passes.cpu.expect.blocks.SPAN_SUMS": (1 << 8, 1 << 28),
     "passes.cpu.expect.blocks.PAIR_WORK": (0, NEVER),
@@ -184,14 +184,14 @@ _CORRELATED: Mapping[str, Values] = {
     "model.coordinates.ROWS_AT_ONCE": (1, NEVER),
 }
 _TREES: Mapping[str, Values] = {
-    "passes.tree.growth.SMALLEST_SUBTREE": (8, NEVER),
-    "passes.tree.growth.SUBTREES": (1, 1 << 10),
+    "passes.tree.partition.SMALLEST_SUBTREE": (8, NEVER),
+    "passes.tree.partition.SUBTREES": (1, 1 << 10),
     "passes.tree.cells._ENTRIES_AT_ONCE": (16, NEVER),
     "passes.tree.cells.NUMBERS_AT_ONCE": (64, 1 << 26),
     "algorithms.mixtures.ahead.FEWEST_ROWS": (64, NEVER),
     "passes.cpu.expect.shares.CHUNKS_AT_ONCE": (16, NEVER),
     "algorithms.infinite.data._MANY_ROWS": (64, NEVER),
-    "kernels.differences.FEW_COLUMNS": (0, 100),
+    "passes.cpu.engine.densities.FEW_COLUMNS": (0, 100),
     "algorithms.infinite.part.PART_ROWS": (60, NEVER),
     "algorithms.infinite.part.WORTHWHILE": (1, NEVER),
     "algorithms.infinite.data._WORTHWHILE": (0, NEVER),
@@ -209,7 +209,7 @@ _TREES: Mapping[str, Values] = {
     "passes.cpu.answer.PREDICTIVE_AT_ONCE": (1, NEVER),
     "passes.tree.expect_neighbors._COMPONENTS_PER_TASK": (1, NEVER),
     "passes.tree.expect.SAMPLED_ROWS": (4, 1 << 16),
-    "passes.tree.growth.DEEPEST": (1, 60),
+    "passes.tree.partition.DEEPEST": (1, 60),
     "estimators.chunky_mixture.TRUNCATED_FROM": (2, NEVER),
     "estimators.chunky_mixture.FEWEST_CELLS": (1, NEVER),
     "estimators.infinite_base.MOST_LEAVES": (1, NEVER),

@@ -9,14 +9,14 @@ import pytest
 
 from globular.jit import kernel
 from globular.jit.blas import add_product, add_symmetric, multiply_by_triangle
-from globular.kernels.differences import FEW_COLUMNS
 from globular.model.gaussian import GaussianParameters
 from globular.model.statistics import SoftStatistics
 from globular.passes.cpu import CpuShard
 from globular.passes.cpu import shard as cpu_shard
+from globular.passes.cpu.engine.densities import FEW_COLUMNS
 from globular.passes.cpu.expect import blocks as expect_blocks
 from globular.passes.cpu.expect.blocks import ChunkBlocks, statistics_of
-from globular.passes.cpu.expect.pairs import look_at_all
+from globular.passes.cpu.expect.remembered import look_at_all
 from globular.passes.tree import expect as tree_expect
 from globular.seam.answers import Answer
 from globular.seam.mixture_passes import Expect

@@ -13,10 +13,10 @@ from sklearn.mixture import GaussianMixture as SklearnMixture
 import globular
 from globular.estimators.mixture_starts import GivenStart
 from globular.kernels.cholesky import invert_factors
-from globular.kernels.joint import load_features
 from globular.model.chunks import Chunks
 from globular.model.covariances import FAMILIES, CovarianceLimits, one_for_all
 from globular.model.gaussian import GaussianParameters, isotropic_mixture, m_step
+from globular.passes.cpu.engine.densities import load_features
 from globular.passes.cpu.expect.blocks import ChunkBlocks
 from reference import expect as reference
 

@@ -80,6 +80,11 @@ class Shard(ABC):
     def lacks(self) -> Mapping[Need, str]:
         """From what passes may need and the rows here are not, to the reason."""
 
+    @property
+    def passes_are_cheap(self) -> bool:
+        """Whether a pass over the rows costs little beside what is done between passes, as on a card."""
+        return "rows on a CPU" in self.lacks and "rows that stay" not in self.lacks
+
     def run(self, work: Pass[Result]) -> Result:
         """Carry out a pass: change the per-row state as it declares, and return its result."""
         if reason := self.why_not(type(work)):
@@ -138,8 +143,3 @@ def answer(shard: Shard, model: Any, want: str) -> NDArray[Any]:
     """What a fitted model says of every row, as one array."""
     pieces = shard.run(Answer(model, want))
     return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
-
-
-def lies_on_a_card(shard: Shard) -> bool:
-    """Whether rows are on a card to stay, where a pass over them costs little beside what is done between passes."""
-    return "rows on a CPU" in shard.lacks and "rows that stay" not in shard.lacks

@@ -36,6 +36,15 @@ def has_kernels(device: Any) -> bool:
     return bool(device.type == "cuda") or kernels_are_interpreted()
 
 
+def engine(device: Any, exact: Any = torch.float32) -> Any:
+    """The functions of `launch` where kernels run, else those of `plain`: they take the same, and do the same."""
+    if not has_kernels(device) or exact == torch.float64:
+        return plain
+    from globular.passes.torch import launch
+
+    return launch
+
+
 def kernels_are_interpreted() -> bool:
     """Whether triton runs kernels on the CPU, for tests (TRITON_INTERPRET=1)."""
     return os.environ.get("TRITON_INTERPRET", "0") == "1"
@@ -206,12 +215,7 @@ def running_sums(values: Any) -> Any:
 
 def totals_by(values: Any, keys: Any, n: int) -> Any:
     """Sums of float64 values by key, always in the same order. O(N)."""
-    grouping = group(keys, n)
-    if has_kernels(values.device):
-        from globular.passes.torch import launch
-
-        return launch.sum_clusters(values[:, None], None, None, None, grouping)[:, 0]
-    return plain.sum_clusters(values[:, None], None, None, None, grouping.order, grouping.starts)[:, 0]
+    return engine(values.device).sum_clusters(values[:, None], None, None, None, group(keys, n))[:, 0]
 
 
 @CardShard.implements(passes.ScatterLabels)

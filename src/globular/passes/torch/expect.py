@@ -18,7 +18,7 @@ import torch
 
 from globular.model.gaussian import GaussianParameters
 from globular.model.statistics import F64, SoftStatistics, WithinStatistics
-from globular.passes.cpu.expect.blocks import ABSENT, ChunkBlocks, Moments
+from globular.passes.cpu.expect.blocks import ABSENT, ChunkBlocks, RawMoments
 from globular.passes.torch.grouping import Grouping, group
 from globular.passes.torch.plain import seen
 from globular.passes.torch.shard import TorchShard
@@ -126,7 +126,7 @@ class Densities:
         squares = (weighted * away).sum(dim=1)
         return squares if self._precisions.shape[2] > 1 else squares.sum(dim=1, keepdim=True)
 
-    def moments(self) -> Moments:
+    def moments(self) -> RawMoments:
         """The sums of an E-step over all rows, weighted by the responsibilities."""
         raw: Any = 0.0
         sums: Any = 0.0
@@ -142,7 +142,7 @@ class Densities:
             sums, scatter = sums + weighted.sum(dim=1), scatter + self._scatter(block.away, weighted)
             bound = bound + densities.sum()
         raw, sums, scatter = (each.cpu().numpy() for each in (raw, sums, scatter))
-        return Moments(raw, sums, scatter, float(bound), self.shard.total_weight)
+        return RawMoments(raw, sums, scatter, float(bound), self.shard.total_weight)
 
 
 @TorchShard.implements(Expect, All)

@@ -17,9 +17,8 @@ from globular.model.cells import CenterCells
 from globular.model.covariances import SEPARABLE
 from globular.model.gaussian import GaussianParameters
 from globular.model.statistics import SoftStatistics, TruncatedPosterior
-from globular.passes.torch import plain
 from globular.passes.torch.assign import closest_small_cells
-from globular.passes.torch.card import has_kernels
+from globular.passes.torch.card import engine
 from globular.passes.torch.grouping import group
 from globular.passes.torch.products import Aim
 from globular.passes.torch.shard import NOT_WRITTEN, TorchShard
@@ -41,13 +40,13 @@ class Costs:
             raise UnsupportedPassError(
                 f"components with covariance_type={mixture.covariance_type!r} are not searched here: {NOT_WRITTEN}"
             )
-        self.shard, self.C, self.D = shard, *mixture.means.shape
+        self.shard, self.D = shard, mixture.means.shape[1]
         self.means = shard.tensor(mixture.means).contiguous()
         log_weights, variances = torch.log(shard.tensor(mixture.weights)), shard.tensor(mixture.variances())
         self.precisions = (1.0 / variances).contiguous()
         log_determinants = torch.log(variances).sum(dim=1) * (self.D if variances.shape[1] == 1 else 1)
         self.biases = log_determinants + self.D * math.log(2 * math.pi) - 2.0 * log_weights
-        self.by_kernels = has_kernels(shard.device)
+        self._engine = engine(shard.device)
 
     @property
     def parameters(self) -> tuple[Any, Any, Any]:
@@ -58,34 +57,29 @@ class Costs:
         """The best components of the cells that every row visits: numbers and costs, (N, visits · kept)."""
         shard, per_row = self.shard, visits.shape[1]
         members, starts = shard.tensor(cells.order, torch.int64), shard.tensor(cells.starts, torch.int64)
-        flat = visits.reshape(-1)
-        if self.by_kernels:
-            from globular.passes.torch import launch
-
-            grouping, middles = group(flat, len(starts) - 1, starts=False), shard.tensor(cells.middles).contiguous()
-            scores, found = launch.nominate_components(
-                shard.x, *self.parameters, middles, kept, grouping, starts, members, per_row
-            )
-        else:
-            scores, found = plain.nominate_components(shard.x, *self.parameters, kept, flat, starts, members, per_row)
+        grouping = group(visits.reshape(-1), len(starts) - 1, starts=False)
+        scores, found = self._engine.nominate_components(
+            shard.x,
+            *self.parameters,
+            shard.tensor(cells.middles).contiguous(),
+            kept,
+            grouping,
+            starts,
+            members,
+            per_row,
+        )
         return found.view(shard.n_rows, -1), scores.view(shard.n_rows, -1)
 
     def weigh(self, labels: Any, members: Any, candidates: Any = None, scores: Any = None) -> tuple[Any, Any, Any]:
         """K(n) becomes the best of itself and the candidates: shares, bounds, and bounds before, of every row."""
-        if self.by_kernels:
-            from globular.passes.torch import launch
-
-            return launch.weigh(self.shard.x, *self.parameters, labels, members, candidates, scores)
-        return plain.weigh(self.shard.x, *self.parameters, labels, members, candidates)
+        found: tuple[Any, Any, Any] = self._engine.weigh(
+            self.shard.x, *self.parameters, labels, members, candidates, scores
+        )
+        return found
 
     def sums(self, members: Any, shares: Any) -> Any:
         """(C, 2 D + 1): Σ q, Σ q (x − μ), Σ q (x − μ)² over the rows that keep a component."""
-        if not self.by_kernels:
-            return plain.sum_entries(self.shard.x, shares, self.means, members)
-        from globular.passes.torch import launch
-
-        keys = torch.where(members >= 0, members, self.C).reshape(-1)
-        return launch.sum_entries(self.shard.x, shares, self.means, group(keys, self.C + 1), members.shape[1])
+        return self._engine.sum_entries(self.shard.x, shares, self.means, members)
 
 
 def statistics(

@@ -7,15 +7,20 @@ Children inherit K(A), so the bound never falls when a cell is opened. A new fro
 
 from __future__ import annotations
 
+from typing import Any, NamedTuple
+
 import numpy as np
 from numpy.typing import NDArray
 
-from globular.kernels import chunks as kernels
+from globular.jit import inline, kernel
+from globular.kernels.members import renormalise
+from globular.kernels.neighbors import insert, search_space
 from globular.model.chunks import BoundGap, ChunkGains, Chunks
 from globular.model.gaussian import GaussianParameters
 from globular.model.graph import Graph, Search
 from globular.model.groups import group_by
 from globular.model.statistics import F64, I64, PairStatistics, SoftStatistics
+from globular.passes.cpu.engine.densities import add_square
 from globular.passes.cpu.expect.blocks import ABSENT, ChunkBlocks
 from globular.passes.host import SEARCHED_AT_ONCE, HostShard
 from globular.passes.tree.cells import frontier_of
@@ -31,29 +36,171 @@ Members = NDArray[np.int32]
 Span = tuple[int, int]
 
 
+class Cells(NamedTuple):
+    """Chunks as kernels take them."""
+
+    means: Any  # (B, D)
+    spread: Any  # (B, S) scatter / weight, or (B, 0)
+    weights: Any  # (B,)
+
+
+class Components(NamedTuple):
+    """−2 ⟨log p(c, x)⟩ = ⟨(x − μ)ᵀ Σ⁻¹ (x − μ)⟩ + bias; precisions are packed."""
+
+    means: Any  # (C, D)
+    precisions: Any  # (C, S)
+    biases: Any  # (C,) what log-weights and determinants add to a cost
+
+
+class Space(NamedTuple):
+    """Workspace of a search: the components that a cell looks at."""
+
+    stamps: Any  # (C,) int64, zeros at first
+    former: Any  # (C′,)
+    costs: Any  # (C′,)
+    seen: Any  # (C′·G + n_random,) int32
+    seen_costs: Any  # (the same,)
+
+
+@inline
+def _cost(cells: Any, i: int, components: Any, c: int) -> float:
+    """−2 ⟨log p(c, x)⟩ over a cell, from differences, which lose nothing. O(S)."""
+    means, centers, precisions = cells.means, components.means, components.precisions
+    D, S = centers.shape[1], precisions.shape[1]
+    total = 0.0
+    if S == D:
+        for d in range(D):
+            difference = means[i, d] - centers[c, d]
+            total += precisions[c, d] * difference * difference
+    elif S == 1:
+        for d in range(D):
+            difference = means[i, d] - centers[c, d]
+            total += difference * difference
+        total *= precisions[c, 0]
+    else:
+        place = 0
+        for d in range(D):
+            left = means[i, d] - centers[c, d]
+            for e in range(d, D):
+                total += precisions[c, place] * left * (means[i, e] - centers[c, e])
+                place += 1
+    for s in range(cells.spread.shape[1]):
+        total += precisions[c, s] * cells.spread[i, s]
+    return total + components.biases[c]
+
+
+@kernel
+def search_cells(
+    cells: Any,  # IN
+    first: int,  # IN  number of the first of these cells, for the random components
+    components: Any,  # IN
+    graph: Any,  # IN  (C, G)
+    n_random: int,  # IN
+    seed: Any,  # IN  uint64
+    members: Any,  # IN/OUT (B, C′) K(A), best first; −1 where there is none
+    pairs: Any,  # OUT (2, B·(C′·G + n_random)), or (2, 0) when no estimates are wanted
+    sums: Any,  # OUT the same shape: Σ w cost, Σ w
+    space: Any,  # scratch
+) -> tuple[int, int]:
+    """K(A) becomes the C′ components of largest joint among ∪ G_c, c ∈ K(A), and a few at random.
+
+    Returns the densities evaluated and the number of pairs. O(B·C′·G·S).
+    """
+    seen, weights = space.seen, cells.weights
+    n_distances, n_pairs = 0, 0
+    for i in range(weights.shape[0]):
+        n_seen = search_space(members, i, graph, n_random, seed, first + i, space.stamps, space.former, seen)
+        n_kept = 0
+        for s in range(n_seen):
+            space.seen_costs[s] = _cost(cells, i, components, seen[s])
+            n_kept = insert(space.seen_costs[s], seen[s], space.costs, members, i, n_kept)
+        for a in range(n_kept, members.shape[1]):
+            members[i, a] = -1
+        n_distances += n_seen
+        if pairs.shape[1] and weights[i] > 0.0:
+            for s in range(n_seen):
+                if seen[s] != members[i, 0]:
+                    pairs[0, n_pairs], pairs[1, n_pairs] = members[i, 0], seen[s]
+                    sums[0, n_pairs], sums[1, n_pairs] = weights[i] * space.seen_costs[s], weights[i]
+                    n_pairs += 1
+    return n_distances, n_pairs
+
+
+@kernel
+def share_cells(
+    cells: Any,  # IN
+    components: Any,  # IN
+    members: Any,  # IN  (P, C′)
+    owners: Any,  # IN  (B,) the row of `members` that belongs to each cell
+    shares: Any,  # OUT (B, C′) w q(c), the shared responsibilities renormalised over K(A)
+    bounds: Any,  # OUT (B,) log Σ_{c∈K(A)} exp ⟨log p(c, x)⟩
+) -> None:
+    """Truncated responsibilities of cells. O(B·C′·S)."""
+    for i in range(bounds.shape[0]):
+        largest = -np.inf
+        for a in range(members.shape[1]):
+            c = members[owners[i], a]
+            shares[i, a] = -np.inf
+            if c >= 0:
+                shares[i, a] = -0.5 * _cost(cells, i, components, c)
+            largest = max(largest, shares[i, a])
+        bounds[i] = renormalise(shares, i, largest, cells.weights[i])
+
+
+@kernel
+def sum_shares(
+    means: Any,  # IN  (M, D) of all cells
+    spread: Any,  # IN  (n_nodes, S); the cells after these have none
+    shares: Any,  # IN  (M·C′,) w q(c)
+    C_prime: int,  # IN
+    order: Any,  # IN  entries i·C′ + a grouped by their component
+    starts: Any,  # IN  (≥ last + 1,)
+    first: int,  # IN  components first … last − 1
+    last: int,  # IN
+    centers: Any,  # IN  (C, D)
+    counts: Any,  # OUT (C,) Σ w q
+    sums: Any,  # OUT (C, D) Σ w q (x − μ)
+    scatter: Any,  # OUT (C, S) Σ w q of the packed second moment about μ
+    difference: Any,  # scratch (D,)
+) -> None:
+    """Statistics of the truncated M-step, in component order, about the old means. O(entries·S)."""
+    D, S = centers.shape[1], scatter.shape[1]
+    for c in range(first, last):
+        for k in range(starts[c], starts[c + 1]):
+            share = shares[order[k]]
+            if share <= 0.0:
+                continue
+            i = order[k] // C_prime
+            counts[c] += share
+            for d in range(D):
+                difference[d] = means[i, d] - centers[c, d]
+                sums[c, d] += share * difference[d]
+            add_square(scatter, c, share, difference)
+            if i < spread.shape[0]:
+                for s in range(S):
+                    scatter[c, s] += share * spread[i, s]
+
+
 class _Costs:
-    """−2 ⟨log p(c, x)⟩ = ⟨(x − μ)ᵀ Σ⁻¹ (x − μ)⟩ + bias, and the chunks in the form that kernels take."""
+    """The components of a mixture, and chunks, in the form that kernels take."""
 
     def __init__(self, mixture: GaussianParameters) -> None:
-        self.mixture, self.kind = mixture, mixture.family.scatter
-        self.precisions = self.kind.dual(mixture.each(mixture.precisions))
-        self.biases = -2.0 * np.maximum(mixture.log_constants, ABSENT)
+        self.kind = mixture.family.scatter
+        biases = -2.0 * np.maximum(mixture.log_constants, ABSENT)
+        self.components = Components(mixture.means, self.kind.dual(mixture.each(mixture.precisions)), biases)
 
-    def spread(self, chunks: Chunks) -> F64:
-        """Scatter per unit weight, (B, S) or (B, 0)."""
-        if chunks.scatter.shape[1] == 0:
-            return chunks.scatter
-        packed = chunks.kind.coarsen(chunks.scatter, self.kind, chunks.means.shape[1])
-        weights = np.where(chunks.weights > 0, chunks.weights, np.inf)
-        return packed / weights[:, None]
+    def cells(self, chunks: Chunks) -> Cells:
+        """Chunks with their scatter per unit weight."""
+        spread = chunks.scatter
+        if spread.shape[1]:
+            packed = chunks.kind.coarsen(spread, self.kind, chunks.means.shape[1])
+            spread = packed / np.where(chunks.weights > 0, chunks.weights, np.inf)[:, None]
+        return Cells(chunks.means, spread, chunks.weights)
 
     def share(self, chunks: Chunks, members: Members, owners: I64) -> tuple[F64, F64]:
         """w q(c) over K(A), (B, C′), and the bound per unit weight, (B,)."""
         shares, bounds = np.empty((len(chunks), members.shape[1])), np.empty(len(chunks))
-        kernels.share_chunks(
-            chunks.means, self.spread(chunks), chunks.weights, self.mixture.means, self.precisions, self.biases,
-            members, owners, shares, bounds,
-        )  # fmt: skip
+        share_cells(self.cells(chunks), self.components, members, owners, shares, bounds)
         return shares, bounds
 
     def bounds(self, chunks: Chunks, members: Members, owners: I64, n_threads: int) -> F64:
@@ -161,19 +308,21 @@ def _search(
     frontier: Frontier, costs: _Costs, graph: Graph, search: Search, members: Members, n_threads: int
 ) -> tuple[PairStatistics, int]:
     """Renew K(A) in place; the pairs for Eq. 8 and the densities it took."""
-    C, C_prime = costs.mixture.n_components, members.shape[1]
+    C, C_prime = len(graph), members.shape[1]
     width = C_prime * graph.shape[1] + search.n_random
 
     def of_block(work: tuple[Chunks, Span, int]) -> tuple[PairStatistics, int]:
         chunks, (begin, end), first = work
-        part = chunks.pick(slice(begin, end))
-        n_pairs = width * len(part) if search.estimate else 0
+        part, own = costs.cells(chunks.pick(slice(begin, end))), members[first + begin : first + end]
+        n_pairs = width * len(own) if search.estimate else 0
         pairs, sums = np.empty((2, n_pairs), dtype=np.int32), np.empty((2, n_pairs), dtype=np.float32)
-        n_distances, n_pairs = kernels.search_chunks(
-            part.means, costs.spread(part), part.weights, first + begin, costs.mixture.means, costs.precisions,
-            costs.biases, graph, search.n_random, np.uint64(search.seed), members[first + begin : first + end],
-            pairs, sums, np.zeros(C, dtype=np.int64), np.empty(C_prime, dtype=np.int32), np.empty(C_prime),
+        space = Space(
+            np.zeros(C, dtype=np.int64), np.empty(C_prime, dtype=np.int32), np.empty(C_prime),
             np.empty(width, dtype=np.int32), np.empty(width),
+        )  # fmt: skip
+        n_distances, n_pairs = search_cells(
+            part, first + begin, costs.components, graph, search.n_random, np.uint64(search.seed), own, pairs, sums,
+            space,
         )  # fmt: skip
         return PairStatistics(pairs[:, :n_pairs], sums[:, :n_pairs]), int(n_distances)
 
@@ -185,19 +334,18 @@ def _sum_shares(
     frontier: Frontier, costs: _Costs, members: Members, shares: F64, n_threads: int
 ) -> tuple[F64, F64, F64]:
     """Counts, sums and packed scatter: the entries of K(A) sorted by component."""
-    C, D = costs.mixture.means.shape
+    centers, precisions, _ = costs.components
+    C, D = centers.shape
     entries = np.where(members < 0, C, members).ravel()  # entries without a component go behind the last
     starts, order = group_by(entries, C + 1)
-    counts, sums, scatter = np.zeros(C), np.zeros((C, D)), np.zeros((C, costs.precisions.shape[1]))
+    counts, sums, scatter = np.zeros(C), np.zeros((C, D)), np.zeros((C, precisions.shape[1]))
     nodes, rows = frontier.parts()
-    means, spread = np.concatenate([nodes.means, rows.means]), costs.spread(nodes)
+    means, spread = np.concatenate([nodes.means, rows.means]), costs.cells(nodes).spread
     flat = shares.ravel()
 
     def add(span: Span) -> None:
-        kernels.sum_chunk_shares(
-            means, spread, flat, members.shape[1], order, starts, *span, costs.mixture.means, counts, sums, scatter,
-            np.empty(D),
-        )  # fmt: skip
+        given = means, spread, flat, members.shape[1], order, starts
+        sum_shares(*given, *span, centers, counts, sums, scatter, np.empty(D))
 
     run_all(add, even_ranges(C, _COMPONENTS_PER_TASK), n_threads)
     return counts, sums, scatter

@@ -1,24 +1,26 @@
 """E-steps and answers of mixtures with linear log-densities, on dense and on sparse rows; and what is to be known of
 rows before.
 
-Dense rows are multiplied as those of Gaussians are (`ChunkBlocks` without quadratic forms), sparse ones nonzero by
-nonzero (`kernels.linear`).
+Dense rows are multiplied as those of Gaussians are (`ChunkBlocks` without quadratic forms). A sparse row is multiplied
+with the slopes of all components at once, nonzero by nonzero, so a pass costs what the nonzeros of the rows cost.
+Slopes and sums therefore have a line for every column, (D, C).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from globular.jit import new_queue, share_kernel
-from globular.kernels.linear import SparseBlock, SparseForm, SparseTally, answer_csr, expect_csr
+from globular.jit import Queue, Scratch, inline, kernel, new_queue, share_kernel, take_number
+from globular.kernels.rows import multiply_csr_row
 from globular.model.covariances import FAMILIES
 from globular.model.exponential import ExponentialMixture, LinearMixture, LinearStatistics, Surveyed
 from globular.model.statistics import F64, I64
-from globular.passes.cpu.expect.all import moments_of_rows, weighted_total, write_answers
+from globular.passes.cpu.engine.densities import NOTHING, find_largest, scale_lines, softmax_block, weight_of
+from globular.passes.cpu.expect.all import answered, check_columns
 from globular.passes.cpu.expect.blocks import ABSENT, ChunkBlocks, Spans, add_in_order, block_size
 from globular.passes.cpu.rows import CSRRows, read_only
 from globular.passes.cpu.shard import CpuShard
@@ -26,6 +28,145 @@ from globular.passes.host import RUN
 from globular.seam.answers import Answer
 from globular.seam.mixture_passes import ExpectLinear, Survey
 from globular.threads import even_ranges, map_all, run_all
+
+NO_BACKGROUND = -np.inf
+"""There is no noise."""
+
+
+class SparseForm(NamedTuple):
+    """A mixture as linear functions of sparse rows."""
+
+    slopes: Any  # (D, C)
+    constants: Any  # (C,)
+
+
+class SparseBlock(NamedTuple):
+    """Scratch of a thread for B rows."""
+
+    joint: Any  # (C, B) log p(c, x), then w p(c | x)
+    product: Any  # (C,)
+    chosen: Any  # (C,) components with a share in a row
+    largest: Any  # (B,)
+    densities: Any  # (B,)
+    totals: Any  # (B,)
+
+
+class SparseTally(NamedTuple):
+    """What spans add up, weighted by the responsibilities."""
+
+    sums: Any  # (spans, D, C)
+    counts: Any  # (spans, C)
+    totals: Any  # (spans, 2) Σ w log p(x), Σ w
+
+
+@kernel
+def joint_of_csr(
+    rows: Any,  # IN  CSR
+    scales: Any,  # IN  (N,) or empty: factors of the rows
+    first: int,  # IN
+    n: int,  # IN  rows first … first + n − 1
+    form: Any,  # IN
+    block: Any,  # OUT its joint
+) -> None:
+    """log p(c, x) of some rows under all components. O(nnz·C)."""
+    C = form.constants.shape[0]
+    for i in range(n):
+        scale = scales[first + i] if scales.shape[0] else 1.0
+        multiply_csr_row(rows, first + i, scale, form.slopes, 0, block.product)
+        for c in range(C):
+            block.joint[c, i] = block.product[c] + form.constants[c]
+
+
+@inline
+def add_csr_row(rows: Any, i: int, scale: float, joint: Any, at: int, least: float, block: Any, sums: Any) -> None:
+    """sums[:, c] += w q(c) x for the components whose share is more than `least`. O(nnz·C), mostly O(nnz)."""
+    data, indices, indptr = rows
+    C, m = joint.shape[0], 0
+    for c in range(C):
+        share = joint[c, at]
+        if share > least:
+            block.product[m] = scale * share
+            block.chosen[m] = c
+            m += 1
+    for k in range(indptr[i], indptr[i + 1]):
+        line = sums[indices[k]]
+        for j in range(m):
+            line[block.chosen[j]] += block.product[j] * data[k]
+
+
+@kernel
+def expect_csr(
+    queue: Queue,  # IN/OUT spans not taken yet
+    rows_per_span: int,  # IN
+    rows: Any,  # IN  CSR
+    scales: Any,  # IN  (N,) or empty
+    counted: Any,  # IN  (N,) or empty: how much each row counts
+    form: Any,  # IN
+    block: Scratch,  # scratch of this thread
+    tally: Any,  # OUT
+) -> None:
+    """An E-step and what an M-step needs of it. O(nnz·C)."""
+    N, B, C = rows[2].shape[0] - 1, block.densities.shape[0], form.constants.shape[0]
+    span = take_number(queue)
+    while span < tally.counts.shape[0]:
+        sums, counts, totals = tally.sums[span], tally.counts[span], tally.totals[span]
+        sums[:] = 0.0
+        counts[:] = 0.0
+        totals[:] = 0.0
+        end = min(N, (span + 1) * rows_per_span)
+        for first in range(span * rows_per_span, end, B):
+            n = min(B, end - first)
+            joint_of_csr(rows, scales, first, n, form, block)
+            softmax_block(block.joint, n, NO_BACKGROUND, block.largest, block.totals, block.densities)
+            for i in range(n):
+                weight = weight_of(counted, first + i)
+                totals[0] += weight * block.densities[i]
+                totals[1] += weight
+                block.totals[i] = weight / block.totals[i]
+            scale_lines(block.joint, n, block.totals)
+            for c in range(C):
+                for i in range(n):
+                    counts[c] += block.joint[c, i]
+            for i in range(n):
+                scale = scales[first + i] if scales.shape[0] else 1.0
+                least = NOTHING * weight_of(counted, first + i)
+                add_csr_row(rows, first + i, scale, block.joint, i, least, block, sums)
+        span = take_number(queue)
+
+
+@kernel
+def answer_csr(
+    queue: Queue,  # IN/OUT spans not taken yet
+    rows_per_span: int,  # IN
+    rows: Any,  # IN  CSR
+    scales: Any,  # IN  (N,) or empty
+    form: Any,  # IN
+    block: Scratch,  # scratch of this thread
+    components: Any,  # OUT (N,) the one of largest p(c | x), the lowest on ties; or empty
+    densities: Any,  # OUT (N,) log p(x), or empty
+    table: Any,  # OUT (N, C) p(c | x), or empty
+) -> None:
+    """What a mixture says of every row. O(nnz·C)."""
+    N, B, C = rows[2].shape[0] - 1, block.densities.shape[0], form.constants.shape[0]
+    span = take_number(queue)
+    while span * rows_per_span < N:
+        end = min(N, (span + 1) * rows_per_span)
+        for first in range(span * rows_per_span, end, B):
+            n = min(B, end - first)
+            joint_of_csr(rows, scales, first, n, form, block)
+            if components.shape[0]:
+                find_largest(block.joint, n, block.largest, components[first : first + n])
+            if densities.shape[0]:
+                softmax_block(block.joint, n, NO_BACKGROUND, block.largest, block.totals, densities[first : first + n])
+                if table.shape[0]:
+                    for i in range(n):
+                        for c in range(C):
+                            table[first + i, c] = block.joint[c, i] / block.totals[i]
+        span = take_number(queue)
+
+
+# --- drivers ---------------------------------------------------------------------------------------------------------
+
 
 NONZEROS_PER_SUM = 2
 """Least nonzeros of a span for each column, whose sums shall cost less than they save."""
@@ -68,19 +209,14 @@ class SparseBlocks:
         share_kernel(lambda: work(queue, everyone, self.block()), queue, threads, calls_blas=False)
 
 
-def _check_columns(shard: CpuShard, n_columns: int) -> None:
-    if shard.n_columns != n_columns:
-        raise ValueError(f"rows have {shard.n_columns} columns, the mixture {n_columns}")
-
-
 @CpuShard.implements(ExpectLinear)
 def expect_linear(shard: CpuShard, work: ExpectLinear) -> LinearStatistics:
     """Sums weighted by the responsibilities. Memory: sums of spans and a block per thread."""
     C, D = work.mixture.slopes.shape
-    _check_columns(shard, D)
+    check_columns(shard, D)
     n_distances = shard.n_rows * C
     if not isinstance(shard.rows, CSRRows):
-        found = moments_of_rows(shard, LinearBlocks(work.mixture))
+        found = LinearBlocks(work.mixture).moments(shard, shard.weights, shard.n_threads)
         return LinearStatistics(
             found.raw[:, -1].copy(), found.raw[:, :-1].copy(), found.bound, found.weight, n_distances
         )
@@ -100,25 +236,23 @@ def expect_linear(shard: CpuShard, work: ExpectLinear) -> LinearStatistics:
 @CpuShard.implements(Answer, ExponentialMixture)
 def answer_linear(shard: CpuShard, work: Answer) -> list[Any]:
     """As of a Gaussian mixture: "log_densities", their "total", "probabilities" or "components"."""
-    linear, n = work.model.linear, shard.n_rows
-    _check_columns(shard, linear.slopes.shape[1])
-    components: I64 = np.empty(n if work.want == "components" else 0, dtype=np.int64)
-    densities: F64 = np.empty(0 if work.want == "components" else n)
-    table: F64 = np.empty((n, len(linear.constants)) if work.want == "probabilities" else (0, 0))
-    if isinstance(shard.rows, CSRRows):
-        blocks, scales = SparseBlocks(linear, shard.rows, shard.n_threads), read_only(shard.scales)
-        blocks.on_threads(
-            lambda queue, rows, block: answer_csr(
-                queue, blocks.spans.rows, rows, scales, blocks.form, block, components, densities, table
+    linear, n_threads = work.model.linear, shard.n_threads
+    check_columns(shard, linear.slopes.shape[1])
+
+    def write(components: I64, densities: F64, table: F64) -> None:
+        if isinstance(shard.rows, CSRRows):
+            blocks, scales = SparseBlocks(linear, shard.rows, n_threads), read_only(shard.scales)
+            blocks.on_threads(
+                lambda queue, rows, block: answer_csr(
+                    queue, blocks.spans.rows, rows, scales, blocks.form, block, components, densities, table
+                )
             )
-        )
-    else:
-        write_answers(shard, LinearBlocks(linear), components, densities, table)
-    if work.want in ("log_densities", "total"):
-        _add_log_base(shard, type(work.model), densities)
-    if work.want == "total":
-        return [weighted_total(shard, densities)]
-    return [{"components": components, "probabilities": table}.get(work.want, densities)]
+        else:
+            LinearBlocks(linear).answer(shard, n_threads, components=components, densities=densities, table=table)
+        if work.want in ("log_densities", "total"):
+            _add_log_base(shard, type(work.model), densities)
+
+    return answered(shard, work.want, len(linear.constants), write)
 
 
 def _add_log_base(shard: CpuShard, family: type[ExponentialMixture], densities: F64) -> None:

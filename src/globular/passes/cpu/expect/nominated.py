@@ -7,25 +7,109 @@ evaluated by component, for all rows that look at it together.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Protocol, TypeVar
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from globular.jit import new_queue, share_kernel
-from globular.kernels import nominated as kernels
+from globular.jit import Queue, kernel, new_queue, share_kernel, take_number
 from globular.kernels.members import clusters_of_entries
 from globular.model.gaussian import GaussianParameters
 from globular.model.groups import group_by
+from globular.model.low_rank import ABSENT
 from globular.model.statistics import F64, SoftStatistics
 from globular.passes.cpu.assign.neighbors import kept_members
-from globular.passes.cpu.expect.cells import search_cells
+from globular.passes.cpu.expect.cells import is_member, search_cells, take_in
 from globular.passes.cpu.expect.neighbors import Costs
 from globular.passes.cpu.shard import CpuShard
-from globular.passes.host import RUN, threads_for_runs
-from globular.passes.limits import NOMINEES
+from globular.passes.host import GATHERED_AT_ONCE, NONE, RUN, threads_for_runs
+from globular.passes.limits import COSTS_AT_ONCE, NOMINEES
 from globular.seam.among import Probe
+from globular.seam.answers import Answer, Blurred
+from globular.seam.mixture_passes import Expect
+from globular.threads import even_ranges, run_all
+
+
+@kernel
+def add_nominees(
+    queue: Queue,  # IN/OUT runs
+    length: int,  # IN  rows of a run
+    members: Any,  # IN  (N, C′) K(n); −1 where there is none
+    nominees: Any,  # IN  (N, G); −1 where there is none
+    candidates: Any,  # OUT (N, C′ + G) both, each component once; −1 where there is none
+    n_candidates: Any,  # OUT (runs,) how many they are
+) -> None:
+    """What rows look at. O(N · G · C′)."""
+    C_prime = members.shape[1]
+    run = take_number(queue)
+    while run < n_candidates.shape[0]:
+        n_candidates[run] = 0
+        for i in range(run * length, min((run + 1) * length, members.shape[0])):
+            for a in range(C_prime):
+                candidates[i, a] = members[i, a]
+                n_candidates[run] += members[i, a] >= 0
+            for a in range(nominees.shape[1]):
+                new = nominees[i, a] >= 0 and not is_member(nominees[i, a], members, i)
+                candidates[i, C_prime + a] = nominees[i, a] if new else -1
+                n_candidates[run] += new
+        run = take_number(queue)
+
+
+@kernel
+def keep_best(
+    queue: Queue,  # IN/OUT runs
+    length: int,  # IN  rows of a run
+    candidates: Any,  # IN  (N, W)
+    costs: Any,  # IN  (N, W) inf where there is no candidate
+    n_runs: int,  # IN
+    members: Any,  # OUT (N, C′) the candidates of lowest cost, lowest first; −1 where there are fewer
+    kept: Any,  # OUT (N, C′) their costs; inf where there is none
+) -> None:
+    """K(n), of which the earlier candidate wins a tie. O(N · W · C′) at most."""
+    last = members.shape[1] - 1
+    run = take_number(queue)
+    while run < n_runs:
+        for i in range(run * length, min((run + 1) * length, members.shape[0])):
+            for a in range(last + 1):
+                members[i, a] = -1
+                kept[i, a] = np.inf
+            for a in range(candidates.shape[1]):
+                if candidates[i, a] >= 0 and costs[i, a] < kept[i, last]:
+                    take_in(costs[i, a], candidates[i, a], kept, members, i, last)
+        run = take_number(queue)
+
+
+@kernel
+def shares_of_costs(
+    queue: Queue,  # IN/OUT runs
+    length: int,  # IN  rows of a run
+    costs: Any,  # IN  (N, W) −2 log p(c, x), inf where there is none; OUT w q(c)
+    weights: Any,  # IN  (N,) or empty
+    densities: Any,  # OUT (N,) log Σ p(c, x)
+    totals: Any,  # OUT (runs,) their sums, by weight
+) -> None:
+    """Responsibilities in the place of costs. O(N · W)."""
+    run = take_number(queue)
+    while run < totals.shape[0]:
+        totals[run] = 0.0
+        for i in range(run * length, min((run + 1) * length, costs.shape[0])):
+            lowest, norm = np.inf, 0.0
+            for a in range(costs.shape[1]):
+                lowest = min(lowest, costs[i, a])
+            for a in range(costs.shape[1]):
+                costs[i, a] = np.exp(-0.5 * (costs[i, a] - lowest))
+                norm += costs[i, a]
+            weight = weights[i] if weights.shape[0] else 1.0
+            for a in range(costs.shape[1]):
+                costs[i, a] *= weight / norm
+            densities[i] = np.log(norm) - 0.5 * lowest
+            totals[run] += weight * densities[i]
+        run = take_number(queue)
+
+
+# --- drivers ---------------------------------------------------------------------------------------------------------
+
 
 Members = NDArray[np.int32]
 Statistics = TypeVar("Statistics", bound=SoftStatistics)
@@ -64,7 +148,7 @@ def truncated_step(
     before = share_out(costs[:, : members.shape[1]].copy(), shard.weights, n_threads)[1] if searched else 0.0
     queue, n_runs = new_queue(), -(-shard.n_rows // RUN)
     share_kernel(
-        lambda: kernels.keep_best(queue, RUN, candidates, costs, n_runs, members, kept), queue, n_threads,
+        lambda: keep_best(queue, RUN, candidates, costs, n_runs, members, kept), queue, n_threads,
         calls_blas=False,
     )  # fmt: skip
     shard.labels[:] = members[:, 0]
@@ -89,7 +173,7 @@ def _joined(shard: CpuShard, members: Members, nominees: Members) -> tuple[Membe
     candidates = np.empty((len(members), members.shape[1] + nominees.shape[1]), dtype=np.int32)
     numbers, queue = np.empty(-(-len(members) // RUN), dtype=np.int64), new_queue()
     share_kernel(
-        lambda: kernels.add_nominees(queue, RUN, members, nominees, candidates, numbers), queue,
+        lambda: add_nominees(queue, RUN, members, nominees, candidates, numbers), queue,
         threads_for_runs(shard), calls_blas=False,
     )  # fmt: skip
     return candidates, int(numbers.sum())
@@ -99,7 +183,7 @@ def share_out(costs: F64, weights: F64, n_threads: int) -> tuple[F64, float]:
     """Costs become w q(c); returns log-densities and their sum by weight."""
     densities, totals, queue = np.empty(len(costs)), np.empty(-(-len(costs) // RUN)), new_queue()
     share_kernel(
-        lambda: kernels.share_out(queue, RUN, costs, weights, densities, totals), queue, n_threads, calls_blas=False
+        lambda: shares_of_costs(queue, RUN, costs, weights, densities, totals), queue, n_threads, calls_blas=False
     )
     return densities, float(totals.sum())
 
@@ -115,3 +199,90 @@ def by_component(candidates: Members, C: int, n_threads: int) -> tuple[NDArray[n
     clusters_of_entries(new_queue(), RUN, candidates.ravel(), C, clusters)
     starts, order = group_by(clusters, C + 1, n_threads)
     return starts[:-1], order
+
+
+class FullPairs:
+    """A mixture with matrices, and rows with the components that they look at."""
+
+    def __init__(self, shard: CpuShard, mixture: GaussianParameters, candidates: Members) -> None:
+        self._shard, self._mixture, self._size = shard, mixture, candidates.shape
+        self._starts, self._order = by_component(candidates, mixture.n_components, shard.n_threads)
+
+    def _of(self, c: int) -> Iterator[tuple[NDArray[np.integer], F64]]:
+        """The pairs of a component in blocks, with x − μ."""
+        for begin in range(self._starts[c], self._starts[c + 1], GATHERED_AT_ONCE):
+            pairs = self._order[begin : min(begin + GATHERED_AT_ONCE, self._starts[c + 1])]
+            yield pairs, self._shard.take(pairs // self._size[1]) - self._mixture.means[c]
+
+    def costs(self) -> F64:
+        """See `nominated.Pairs`."""
+        factors, found = self._mixture.each(self._mixture.factors), np.full(self._size, np.inf)
+        biases, flat = np.minimum(-2.0 * self._mixture.log_constants, ABSENT), found.ravel()
+
+        def measure(c: int) -> None:
+            for pairs, away in self._of(c):
+                white = away @ factors[c]
+                flat[pairs] = biases[c] + np.einsum("nd,nd->n", white, white)
+
+        run_all(measure, range(self._mixture.n_components), self._shard.n_threads)
+        return found
+
+    def add(self, shares: F64, total: SoftStatistics) -> None:
+        """See `nominated.Pairs`."""
+        flat = shares.ravel()
+
+        def add(c: int) -> None:
+            for pairs, away in self._of(c):
+                weighted = flat[pairs, None] * away
+                total.counts[c] += flat[pairs].sum()
+                total.sums[c] += weighted.sum(axis=0)
+                total.scatter[c] += weighted.T @ away
+
+        run_all(add, range(self._mixture.n_components), self._shard.n_threads)
+
+    def reconstruct(self, shares: F64, noise: F64, out: F64) -> None:
+        """Add Σ_c q(c) (x − noise Σ_c⁻¹ (x − μ_c)) of every row."""
+        factors, flat = self._mixture.each(self._mixture.factors), shares.ravel()
+        for c in range(self._mixture.n_components):
+            for pairs, away in self._of(c):
+                seen = away + self._mixture.means[c]
+                out[pairs // self._size[1]] += flat[pairs, None] * (seen - noise * (away @ factors[c] @ factors[c].T))
+
+
+def expect_full(shard: CpuShard, work: Expect) -> SoftStatistics:
+    """Truncated E-step among K(n) and what the closest cells nominate."""
+    assert isinstance(work.among, Probe)
+    mixture = work.mixture
+    (C, D), kind = mixture.means.shape, mixture.family.scatter
+    columns = GaussianParameters(mixture.weights, mixture.means, np.ascontiguousarray(mixture.variances()), "diag")
+    total = SoftStatistics(np.zeros(C), np.zeros((C, D)), np.zeros(kind.shape(C, D)), 0.0, shard.total_weight, 0)
+    return truncated_step(shard, columns, work.among, lambda members: FullPairs(shard, mixture, members), total)
+
+
+def settle_full(shard: CpuShard, mixture: GaussianParameters, members: Members) -> tuple[F64, F64]:
+    """Probabilities of the members, (N, C′), and log Σ_{c ∈ K(n)} p(c, x), (N,)."""
+    shares = FullPairs(shard, mixture, members).costs()
+    return shares, share_out(shares, NONE, threads_for_runs(shard))[0]
+
+
+@CpuShard.implements(Answer, Blurred)
+def answer_blurred(shard: CpuShard, work: Answer) -> list[Any]:
+    """The expected rows before noise was added, (N, D). O(N · C · D²), or C′ for C."""
+    asked: Blurred = work.model
+    C, n_candidates = asked.mixture.n_components, asked.n_candidates
+    found, members = np.zeros((shard.n_rows, shard.n_columns)), np.arange(C, dtype=np.int32)[None]
+    if n_candidates:
+        members = cast(Members, shard.state.get("members", np.int32, -1, width=n_candidates))
+
+    def write(span: tuple[int, int]) -> None:
+        part, n = CpuShard(shard.dense_rows.block(*span)), span[1] - span[0]
+        known = members[slice(*span)] if n_candidates else np.repeat(members, n, axis=0)
+        shares, _ = settle_full(part, asked.mixture, np.ascontiguousarray(known))
+        FullPairs(part, asked.mixture, noticeable(known, shares)).reconstruct(shares, asked.noise, found[slice(*span)])
+
+    run_all(
+        write,
+        even_ranges(shard.n_rows, max(1, min(GATHERED_AT_ONCE, COSTS_AT_ONCE // members.shape[1]))),
+        shard.n_threads,
+    )
+    return [found]

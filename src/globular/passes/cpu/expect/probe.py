@@ -3,7 +3,7 @@
 The log-joint of a row and a component with a diagonal covariance is an inner product of [x] (one variance a component)
 or [x, x²] (one a column) with parameters of the component, plus what depends on one of the two alone. So the components
 of a cell are compared by a matrix product, in the kernel that also chooses the C′ best (`expect.cells`). Covariances
-with correlations have a way of their own (`expect.full`).
+with correlations have a way of their own (`expect.nominated`).
 """
 
 from __future__ import annotations
@@ -14,19 +14,97 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from globular.jit import new_queue, share_kernel
-from globular.kernels import expect_probe as kernels
+from globular.jit import Queue, kernel, new_queue, share_kernel, take_number
 from globular.model.statistics import F64, SoftStatistics, TruncatedPosterior
 from globular.passes.cpu.assign.neighbors import kept_members
-from globular.passes.cpu.expect.cells import search_cells
-from globular.passes.cpu.expect.full import expect_full, settle_full
+from globular.passes.cpu.expect.cells import exact_cost, search_cells, take_in
 from globular.passes.cpu.expect.neighbors import Costs, settle_soft, soft_sums
+from globular.passes.cpu.expect.nominated import expect_full, settle_full
 from globular.passes.cpu.rows import KernelRows, on_rows
 from globular.passes.cpu.shard import CpuShard
 from globular.passes.host import RUN, runs_of, threads_for_runs
 from globular.seam.among import Probe
 from globular.seam.answers import Answer, Truncated
 from globular.seam.mixture_passes import Expect
+
+
+@kernel
+def own_costs(
+    queue: Queue,  # IN/OUT runs
+    length: int,  # IN  rows of a run
+    rows: Any,  # IN  (array,)
+    means: Any,  # IN  (C, D) float64
+    precisions: Any,  # IN  (C, 1) or (C, D) float64
+    biases: Any,  # IN  (C,) float64
+    members: Any,  # IN/OUT (N, C′) K(n), sorted by cost; −1 where there is none
+    costs: Any,  # OUT (N, C′) ascending; inf where there is no member
+    n_costs: Any,  # OUT (runs,) components looked at
+) -> None:
+    """What K(n) costs at these parameters. O(N · C′ · D)."""
+    run = take_number(queue)
+    while run < n_costs.shape[0]:
+        n_costs[run] = 0
+        for i in range(run * length, min((run + 1) * length, members.shape[0])):
+            for a in range(members.shape[1]):
+                c = members[i, a]
+                if c < 0:
+                    costs[i, a] = np.inf
+                    continue
+                take_in(exact_cost(rows[0], i, means, c, precisions, biases), c, costs, members, i, a)
+                n_costs[run] += 1
+        run = take_number(queue)
+
+
+@kernel
+def free_energy(
+    queue: Queue,  # IN/OUT runs
+    length: int,  # IN  rows of a run
+    costs: Any,  # IN  (N, C′) ascending
+    unit: float,  # IN  −2 log p(c, x) = unit · cost + base
+    base: float,  # IN
+    weights: Any,  # IN  (N,) or empty
+    totals: Any,  # OUT (runs,) Σ w log Σ_{c∈K(n)} p(c, x), Eq. 10
+) -> None:
+    """O(N · C′)."""
+    run = take_number(queue)
+    while run < totals.shape[0]:
+        totals[run] = 0.0
+        for i in range(run * length, min((run + 1) * length, costs.shape[0])):
+            norm = 0.0
+            for a in range(costs.shape[1]):
+                norm += np.exp(-0.5 * unit * (costs[i, a] - costs[i, 0]))
+            weight = weights[i] if weights.shape[0] else 1.0
+            totals[run] += weight * (np.log(norm) - 0.5 * (unit * costs[i, 0] + base))
+        run = take_number(queue)
+
+
+@kernel
+def shares_of_costs(
+    queue: Queue,  # IN/OUT runs
+    length: int,  # IN  rows of a run
+    costs: Any,  # IN  (N, C′) ascending; OUT w q(c): Eq. 5, the posterior renormalised over K(n)
+    unit: float,  # IN
+    base: float,  # IN
+    weights: Any,  # IN  (N,) or empty
+    totals: Any,  # OUT (runs,) as in `free_energy`
+) -> None:
+    """Truncated responsibilities in the place of costs. O(N · C′)."""
+    run = take_number(queue)
+    while run < totals.shape[0]:
+        totals[run] = 0.0
+        for i in range(run * length, min((run + 1) * length, costs.shape[0])):
+            lowest, norm = costs[i, 0], 0.0
+            for a in range(costs.shape[1]):
+                costs[i, a] = np.exp(-0.5 * unit * (costs[i, a] - lowest))
+                norm += costs[i, a]
+            weight = weights[i] if weights.shape[0] else 1.0
+            for a in range(costs.shape[1]):
+                costs[i, a] *= weight / norm
+            totals[run] += weight * (np.log(norm) - 0.5 * (unit * lowest + base))
+        run = take_number(queue)
+
+
+# --- drivers ---------------------------------------------------------------------------------------------------------
 
 
 @CpuShard.implements(Expect, Probe)
@@ -57,7 +135,7 @@ def _own_costs(shard: CpuShard, means: F64, weighed: Costs, members: NDArray[np.
     n_costs = np.empty(-(-shard.n_rows // RUN), dtype=np.int64)
 
     def measure(queue: NDArray[np.int64], rows: KernelRows, part: slice) -> None:
-        kernels.own_costs(
+        own_costs(
             queue, RUN, rows, means, weighed.search_precisions, weighed.search_biases, members[part], costs[part],
             n_costs[runs_of(part)],
         )  # fmt: skip
@@ -68,11 +146,11 @@ def _own_costs(shard: CpuShard, means: F64, weighed: Costs, members: NDArray[np.
 
 def _shares(shard: CpuShard, weighed: Costs, costs: F64) -> float:
     """The free energy; costs become w q(c)."""
-    return _on_costs(shard, kernels.shares_of_costs, weighed, costs)
+    return _on_costs(shard, shares_of_costs, weighed, costs)
 
 
 def _free_energy(shard: CpuShard, weighed: Costs, costs: F64) -> float:
-    return _on_costs(shard, kernels.free_energy, weighed, costs)
+    return _on_costs(shard, free_energy, weighed, costs)
 
 
 def _on_costs(shard: CpuShard, kernel: Callable[..., None], weighed: Costs, costs: F64) -> float:

@@ -109,7 +109,7 @@ def test_pairs_of_all_components_give_the_sums_of_all_components(kind: str, D: i
     assert look is not None
     pairs = look.everyone
     assert len(pairs) == len(rows) * mixture.n_components
-    one, two = (statistics_of(pairs.e_step(shard, mixture), len(pairs)) for shard in shards)
+    one, two = (statistics_of(pairs.e_step(shard, mixture), len(pairs.components)) for shard in shards)
     assert_alike(one, shards[0].run(Expect(mixture)), 1e-10)
     for name in NAMES:
         np.testing.assert_array_equal(getattr(one, name), getattr(two, name))

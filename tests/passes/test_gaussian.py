@@ -18,6 +18,7 @@ from globular.model.covariances import FAMILIES, CovarianceLimits, one_for_all
 from globular.model.gaussian import GaussianParameters, isotropic_mixture, m_step
 from globular.passes.cpu.engine.densities import load_features
 from globular.passes.cpu.expect.blocks import ChunkBlocks
+from globular.passes.cpu.expect.features import linear_form
 from reference import expect as reference
 
 TYPES = sorted(FAMILIES)
@@ -86,7 +87,7 @@ def test_a_family_tells_the_same_covariances_in_every_form(covariance_type: str)
 def test_log_densities_are_linear_in_the_features(covariance_type: str) -> None:
     mixture = some_mixture(covariance_type)
     kind, rows = mixture.family.scatter, np.random.default_rng(3).normal(size=(7, mixture.n_features))
-    form = kind.linear(mixture.factors, mixture.means, mixture.log_constants, np.ones(mixture.n_features))
+    form = linear_form(kind, mixture.factors, mixture.means, mixture.log_constants, np.ones(mixture.n_features))
     features, offset = np.empty((7, form.coefficients.shape[1])), np.zeros(mixture.n_features)
     observed = ChunkBlocks(mixture, offset).observed(Chunks(np.ones(7), rows, np.empty((7, 0)), kind))
     load_features(observed, 0, 7, offset, False, features)

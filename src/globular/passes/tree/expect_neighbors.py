@@ -13,7 +13,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from globular.jit import inline, kernel
-from globular.kernels.members import renormalise
 from globular.kernels.neighbors import insert, search_space
 from globular.model.chunks import BoundGap, ChunkGains, Chunks
 from globular.model.gaussian import GaussianParameters
@@ -144,7 +143,13 @@ def share_cells(
             if c >= 0:
                 shares[i, a] = -0.5 * _cost(cells, i, components, c)
             largest = max(largest, shares[i, a])
-        bounds[i] = renormalise(shares, i, largest, cells.weights[i])
+        norm = 0.0
+        for a in range(members.shape[1]):
+            shares[i, a] = np.exp(shares[i, a] - largest)
+            norm += shares[i, a]
+        for a in range(members.shape[1]):
+            shares[i, a] *= cells.weights[i] / norm
+        bounds[i] = largest + np.log(norm)
 
 
 @kernel

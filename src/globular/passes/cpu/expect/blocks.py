@@ -46,6 +46,7 @@ from globular.passes.cpu.engine.densities import (
     softmax_block,
     weight_of,
 )
+from globular.passes.cpu.expect.features import central, linear_form
 from globular.passes.cpu.rows import read_only
 from globular.passes.cpu.shard import CpuShard
 from globular.passes.host import NO_NUMBERS, NO_TABLE, NONE
@@ -418,8 +419,8 @@ class ChunkBlocks:
             self.precisions, self.tight = np.empty((len(self.means), 0)), NO_NUMBERS
             self.coefficients = np.maximum(linear_coefficients(mixture, offset), ABSENT)
         else:
-            self.precisions, self.coefficients, sizes = self.kind.linear(
-                mixture.factors, self.means, self.constants, self._typical(mixture)
+            self.precisions, self.coefficients, sizes = linear_form(
+                self.kind, mixture.factors, self.means, self.constants, self._typical(mixture)
             )
             self.tight = np.flatnonzero(sizes > CANCELLATION_LIMIT)
         self.width = max(self.coefficients.shape)
@@ -543,7 +544,7 @@ class ChunkBlocks:
         table: F64 = NO_TABLE,
     ) -> None:  # fmt: skip
         """Write what the mixture says of rows or chunks; see `Answers`."""
-        self._run(seen, _NONE, n_threads, _NO_TALLY, Answers(components, densities, table))
+        self.run(seen, _NONE, n_threads, _NO_TALLY, Answers(components, densities, table))
 
     def new_tally(self, n_spans: int) -> Tally:
         """What spans sum up."""
@@ -562,10 +563,10 @@ class ChunkBlocks:
         Rows with at most the share `least` of a component that is evaluated by differences count, but move nothing.
         """
         tally = self.new_tally(self.spans(len(seen.x) if isinstance(seen, Observed) else seen.n_rows).n)
-        self._run(seen, counted, n_threads, tally, NO_ANSWERS, rule, least)
+        self.run(seen, counted, n_threads, tally, NO_ANSWERS, rule, least)
         return self.total(tally, n_threads)
 
-    def _run(
+    def run(
         self, seen: Observed | CpuShard, counted: F64, n_threads: int, tally: Tally, answers: Answers,
         rule: ShareRule = "optimal", least: float = 0.0,
     ) -> None:  # fmt: skip
@@ -595,7 +596,7 @@ class ChunkBlocks:
         if len(self.tight) == len(self.means):
             return statistics_of(total, n_distances)
         counts = total.raw[:, -1].copy()
-        sums, scatter = self.kind.central(total.raw, self.means)
+        sums, scatter = central(self.kind, total.raw, self.means)
         if len(self.tight):
             sums[self.tight], scatter[self.tight] = total.tight_sums, total.tight_scatter
         return SoftStatistics(counts, sums, scatter, total.bound, total.weight, n_distances)

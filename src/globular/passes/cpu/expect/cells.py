@@ -7,7 +7,7 @@ float64 decides. K(n) only ever exchanges a component for a better one: the free
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,110 +26,83 @@ from globular.model.statistics import F64
 from globular.passes.cpu.assign.probe import closest_cells
 from globular.passes.cpu.cells import BLOCK_ROWS, for_cells
 from globular.passes.cpu.engine.score import Visit
-from globular.passes.cpu.expect.neighbors import Costs
+from globular.passes.cpu.expect.neighbors import Costs, Members, exact_cost, take_in
 from globular.passes.cpu.shard import CpuShard
-from globular.passes.host import CACHED_NUMBERS, NONE
-from globular.seam.passes import Labels
+from globular.passes.host import CACHED_NUMBERS
 
 
-@inline
-def exact_cost(x: Any, r: int, means: Any, c: int, precisions: Any, biases: Any) -> float:
-    """Σ_j precision_cj (x_j − μ_cj)² + bias_c in float64. O(D)."""
-    total = 0.0
-    if precisions.shape[1] == 1:
-        for j in range(x.shape[1]):
-            difference = x[r, j] - means[c, j]
-            total += difference * difference
-        return total * precisions[c, 0] + biases[c]
-    for j in range(x.shape[1]):
-        difference = x[r, j] - means[c, j]
-        total += difference * difference * precisions[c, j]
-    return total + biases[c]
+class Cells(NamedTuple):
+    """Components in the order of their cells, prepared for costs by matrix products."""
+
+    starts: Any  # (cells + 1,)
+    components: Any  # (C,) which they are
+    factors: Any  # (C, D) or (C, 2D) what a product takes of each
+    norms: Any  # (C,) the part of a cost that is the same for all rows, lowered
+    curvatures: Any  # (C,) what a cost has of ‖x − offset‖², lowered
 
 
-@inline
-def take_in(cost: float, c: int, costs: Any, members: Any, i: int, last: int) -> None:
-    """Put a component into place last or before, where costs ascend; what was last is gone. O(C′)."""
-    place = last
-    while place > 0 and costs[i, place - 1] > cost:
-        costs[i, place] = costs[i, place - 1]
-        members[i, place] = members[i, place - 1]
-        place -= 1
-    costs[i, place] = cost
-    members[i, place] = c
+class Workspace(NamedTuple):
+    """Scratch of a thread for B rows."""
+
+    seen: Any  # (B, D), or (B, 2D): the squares too
+    scores: Any  # the products of a block
+    lengths: Any  # (B,) ‖x − offset‖; 0 where costs do not need it
+    keys: Any  # (largest cell rounded up to a multiple of HEAT,) integers as wide as a score
 
 
 @kernel
 def visit_cells(
     queue: Queue,  # IN/OUT tasks
-    tasks: Any,  # IN  (T, 3) a cell, and its rows order[begin:end], which lie at places[begin:end]
-    rows: Any,  # IN  (array,)
-    order: Any,  # IN  (N,)
-    places: Any,  # IN  (N,)
-    offset: Any,  # IN  (D,) or empty
-    starts: Any,  # IN  (cells + 1,)
-    components: Any,  # IN  (C,) in the order of their cells
-    factors: Any,  # IN  (C, D) or (C, 2D) what a product takes of each, in that order
-    norms: Any,  # IN  (C,) in that order, as all that `check_cell` takes of a cell
-    curvatures: Any,  # IN  (C,)
-    means: Any,  # IN  (C, D) float64
-    precisions: Any,  # IN  (C, 1) or (C, D) float64
-    biases: Any,  # IN  (C,) float64
+    visit: Any,  # IN  a `Visit`
+    cells: Any,  # IN  a `Cells`
+    weighed: Any,  # IN
     members: Any,  # IN/OUT (N, C′)
     costs: Any,  # IN/OUT (N, C′) ascending
-    seen: Scratch,  # scratch (B, D), or (B, 2D): the squares too
-    scores: Scratch,  # scratch
-    lengths: Scratch,  # scratch (B,)
-    keys: Scratch,  # scratch (largest cell rounded up to a multiple of HEAT,) integers as wide as a score
+    scratch: Scratch,  # a `Workspace`
 ) -> None:
     """Each row against the components of one cell. O(N · D · components)."""
-    D = rows[0].shape[1]
+    x, tasks, places, (seen, scores, lengths, _) = visit.rows[0], visit.tasks, visit.places, scratch
+    D = x.shape[1]
     t = take_number(queue)
     while t < tasks.shape[0]:
-        first, stop = starts[tasks[t, 0]], starts[tasks[t, 0] + 1]
+        first, stop = cells.starts[tasks[t, 0]], cells.starts[tasks[t, 0] + 1]
         B = min(lengths.shape[0], scores.shape[0] // (stop - first))
         for begin in range(tasks[t, 1], tasks[t, 2], B):
             end = min(begin + B, tasks[t, 2])
             m = end - begin
             for k in range(m):
                 if k + AHEAD < m:
-                    prefetch_row(rows[0], places[begin + k + AHEAD])
-                copy_row(rows[0], places[begin + k], offset, seen, k)
+                    prefetch_row(x, places[begin + k + AHEAD])
+                copy_row(x, places[begin + k], visit.offset, seen, k)
                 if seen.shape[1] > D:
                     for j in range(D):
                         seen[k, D + j] = seen[k, j] * seen[k, j]
                 lengths[k] = length_of(seen[k], 0, D) if seen.shape[1] == D else 0.0
             block = as_matrix(scores, m, stop - first)
-            multiply_rows(seen, 0, m, factors, first, stop - first, block)
-            check_cell(
-                rows, places[begin:end], order[begin:end], lengths, block, norms[first:stop], curvatures[first:stop],
-                components[first:stop], means, precisions, biases, members, costs,
-                keys[: (stop - first + HEAT - 1) // HEAT * HEAT],
-            )  # fmt: skip
+            multiply_rows(seen, 0, m, cells.factors, first, stop - first, block)
+            check_cell(visit, begin, cells, first, block, weighed, members, costs, lengths, scratch.keys)
         t = take_number(queue)
 
 
 @kernel
 def check_cell(
-    rows: Any,  # IN  (array,)
-    at: Any,  # IN  (n,) where the rows of a block lie
-    chosen: Any,  # IN  (n,) their numbers in the shard
-    lengths: Any,  # IN  (n,) ‖x − offset‖; 0 where costs do not need it
+    visit: Any,  # IN
+    begin: int,  # IN  rows order[begin], …, as many as there are scores
+    cells: Any,  # IN
+    first: int,  # IN  the first component of the cell
     scores: Any,  # IN  (n, components of the cell) the part of the costs that is a product
-    norms: Any,  # IN  (components,) the part that is the same for all rows, lowered
-    curvatures: Any,  # IN  (components,) what a cost has of ‖x − offset‖², lowered
-    components: Any,  # IN  (components,) which they are
-    means: Any,  # IN  (C, D) float64
-    precisions: Any,  # IN  (C, 1) or (C, D) float64
-    biases: Any,  # IN  (C,) float64
+    weighed: Any,  # IN
     members: Any,  # IN/OUT (N, C′)
     costs: Any,  # IN/OUT (N, C′) ascending
-    keys: Any,  # scratch (components rounded up to a multiple of HEAT,) integers as wide as a score
+    lengths: Any,  # IN  (≥ n,)
+    keys: Any,  # scratch
 ) -> None:
     """K(n) = the C′ best of K(n) and the cell. O(n · components), and O(D) for each that may beat the worst of K(n)."""
-    n, n_components = scores.shape
-    last = members.shape[1] - 1
-    for g in range(n_components, keys.shape[0]):
+    (n, n_components), last = scores.shape, members.shape[1] - 1
+    stop, n_heats = first + n_components, (n_components + HEAT - 1) // HEAT
+    norms, curvatures, components = cells.norms[first:stop], cells.curvatures[first:stop], cells.components[first:stop]
+    chosen = visit.order[begin : begin + n]
+    for g in range(n_components, n_heats * HEAT):
         keys[g] = np.iinfo(keys.dtype).max
     for k in range(n):
         i = chosen[k]
@@ -140,13 +113,13 @@ def check_cell(
         for g in range(n_components):
             keys[g] = order_key((norms[g] + curvatures[g] * square) + scores[k, g])
         limit = limit_key(costs[i, last], norms)
-        for heat in range(keys.shape[0] // HEAT):
+        for heat in range(n_heats):
             if lowest_of_heat(keys, heat) > limit:
                 continue
             for g in range(heat * HEAT, min((heat + 1) * HEAT, n_components)):
                 if keys[g] > limit or is_member(components[g], members, i):
                     continue
-                cost = exact_cost(rows[0], at[k], means, components[g], precisions, biases)
+                cost = exact_cost(visit.rows[0], visit.places[begin + k], weighed, components[g])
                 if cost < costs[i, last]:
                     take_in(cost, components[g], costs, members, i, last)
                     limit = limit_key(costs[i, last], norms)
@@ -171,57 +144,40 @@ def is_member(c: int, members: Any, i: int) -> bool:
 
 
 def search_cells(
-    shard: CpuShard, means: F64, weighed: Costs, cells: CenterCells, n_probes: int,
-    members: NDArray[np.int32], costs: F64,
-) -> int:  # fmt: skip
+    shard: CpuShard, weighed: Costs, cells: CenterCells, n_probes: int, members: Members, costs: F64
+) -> int:
     """Lower the costs of K(n) by the components of the closest cells; returns the number of distances."""
     visits, n_distances = closest_cells(shard, cells, n_probes)
-    product = JointProduct(shard, means, weighed, cells)
-    for a in range(visits.shape[1]):
-        n_distances += product.visit(np.ascontiguousarray(visits[:, a]), members, costs)
+    ready, (least, most) = _prepared(shard, weighed, cells), BLOCK_ROWS
+    sizes, dtype = np.diff(ready.starts), ready.factors.dtype
+    largest = int(sizes.max(initial=1))
+
+    def visit(queue: NDArray[np.int64], rows: Visit) -> None:
+        scratch = Workspace(
+            np.empty((most, ready.factors.shape[1]), dtype=dtype),
+            np.empty(max(CACHED_NUMBERS, least * largest), dtype=dtype), np.empty(most),
+            np.empty(-(-largest // HEAT) * HEAT, dtype=f"i{dtype.itemsize}"),
+        )  # fmt: skip
+        visit_cells(queue, rows, ready, weighed.search, members, costs, scratch)
+
+    for a in range(visits.shape[1]):  # every row against the components of one cell; no two threads touch a row
+        n_distances += int(for_cells(shard, np.ascontiguousarray(visits[:, a]), len(sizes), visit) @ sizes)
     return n_distances
 
 
-class JointProduct:
-    """Components by cell, prepared for costs by matrix products.
-
-    These are lowered by a share of the terms that they are sums of, more than rounding takes from them.
-    """
-
-    def __init__(self, shard: CpuShard, means: F64, weighed: Costs, cells: CenterCells) -> None:
-        self._shard, self._means, self._weighed = shard, np.ascontiguousarray(means, dtype=np.float64), weighed
-        self._components, self._starts = cells.order, np.asarray(cells.starts, dtype=np.int64)
-        self._offset, dtype = NONE if shard.offset is None else shard.offset, shard.dtype
-        is_diagonal = weighed.search_precisions.shape[1] > 1
-        slack = 4 * float(np.finfo(dtype).eps) * (1 + np.sqrt(shard.n_columns))
-        about = self._means[cells.order]
-        if len(self._offset):
-            about -= self._offset
-        precisions, biases = weighed.search_precisions[cells.order], weighed.search_biases[cells.order]
-        lowered = (1.0 - slack) * precisions
-        factors = -2.0 * precisions * about
-        if is_diagonal:
-            factors = np.concatenate([factors, lowered], axis=1)
-        norms = (lowered * about**2).sum(axis=1) + biases - slack * np.abs(biases)
-        # what a cost has of ‖x − offset‖²; nothing where the squares of the columns are in the product
-        curvatures = np.zeros(len(about)) if is_diagonal else lowered[:, 0]
-        with np.errstate(over="ignore"):  # what overflows is not found, and K(n) stays as it is
-            self._factors = factors.astype(dtype)
-            self._norms, self._curvatures = norms.astype(dtype), curvatures.astype(dtype)
-        self._largest = int(np.diff(self._starts).max(initial=1))
-
-    def visit(self, cell_of: Labels, members: NDArray[np.int32], costs: F64) -> int:
-        """One round: every row against the components of one cell; no two threads touch a row. Returns distances."""
-        weighed, (least, most), dtype = self._weighed, BLOCK_ROWS, self._factors.dtype
-
-        def visit(queue: NDArray[np.int64], rows: Visit) -> None:
-            visit_cells(
-                queue, *rows[:4], self._offset, self._starts, self._components, self._factors, self._norms,
-                self._curvatures, self._means, weighed.search_precisions, weighed.search_biases, members, costs,
-                np.empty((most, self._factors.shape[1]), dtype=dtype),
-                np.empty(max(CACHED_NUMBERS, least * self._largest), dtype=dtype), np.empty(most),
-                np.empty(-(-self._largest // HEAT) * HEAT, dtype=f"i{dtype.itemsize}"),
-            )  # fmt: skip
-
-        sizes = np.diff(self._starts)
-        return int(for_cells(self._shard, cell_of, len(sizes), visit) @ sizes)
+def _prepared(shard: CpuShard, weighed: Costs, cells: CenterCells) -> Cells:
+    """Components for costs that are lowered by more than rounding takes: by a share of the terms that they add up."""
+    dtype, is_diagonal = shard.dtype, weighed.search_precisions.shape[1] > 1
+    slack = 4 * float(np.finfo(dtype).eps) * (1 + np.sqrt(shard.n_columns))
+    about = weighed.search.means[cells.order] - (0.0 if shard.offset is None else shard.offset)
+    precisions, biases = weighed.search_precisions[cells.order], weighed.search_biases[cells.order]
+    lowered = (1.0 - slack) * precisions
+    factors = -2.0 * precisions * about
+    if is_diagonal:
+        factors = np.concatenate([factors, lowered], axis=1)
+    norms = (lowered * about**2).sum(axis=1) + biases - slack * np.abs(biases)
+    # what a cost has of ‖x − offset‖²; nothing where the squares of the columns are in the product
+    curvatures = np.zeros(len(about)) if is_diagonal else lowered[:, 0]
+    with np.errstate(over="ignore"):  # what overflows is not found, and K(n) stays as it is
+        lines = factors.astype(dtype), norms.astype(dtype), curvatures.astype(dtype)
+    return Cells(np.asarray(cells.starts, dtype=np.int64), cells.order, *lines)

@@ -8,20 +8,19 @@ Slopes and sums therefore have a line for every column, (D, C).
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from globular.jit import Queue, Scratch, inline, kernel, new_queue, share_kernel, take_number
 from globular.kernels.rows import multiply_csr_row
+from globular.model.chunks import ShareRule
 from globular.model.covariances import FAMILIES
 from globular.model.exponential import ExponentialMixture, LinearMixture, LinearStatistics, Surveyed
 from globular.model.statistics import F64, I64
-from globular.passes.cpu.engine.densities import NOTHING, find_largest, scale_lines, softmax_block, weight_of
+from globular.passes.cpu.engine.densities import NOTHING, Observed, find_largest, scale_lines, softmax_block, weight_of
 from globular.passes.cpu.expect.all import answered, check_columns
-from globular.passes.cpu.expect.blocks import ABSENT, ChunkBlocks, Spans, add_in_order, block_size
+from globular.passes.cpu.expect.blocks import ABSENT, Answers, ChunkBlocks, RawMoments, Spans, Tally, block_size
 from globular.passes.cpu.rows import CSRRows, read_only
 from globular.passes.cpu.shard import CpuShard
 from globular.passes.host import RUN
@@ -49,14 +48,6 @@ class SparseBlock(NamedTuple):
     largest: Any  # (B,)
     densities: Any  # (B,)
     totals: Any  # (B,)
-
-
-class SparseTally(NamedTuple):
-    """What spans add up, weighted by the responsibilities."""
-
-    sums: Any  # (spans, D, C)
-    counts: Any  # (spans, C)
-    totals: Any  # (spans, 2) Σ w log p(x), Σ w
 
 
 @kernel
@@ -95,7 +86,7 @@ def add_csr_row(rows: Any, i: int, scale: float, joint: Any, at: int, least: flo
 
 
 @kernel
-def expect_csr(
+def expect_or_answer_csr(
     queue: Queue,  # IN/OUT spans not taken yet
     rows_per_span: int,  # IN
     rows: Any,  # IN  CSR
@@ -103,66 +94,68 @@ def expect_csr(
     counted: Any,  # IN  (N,) or empty: how much each row counts
     form: Any,  # IN
     block: Scratch,  # scratch of this thread
-    tally: Any,  # OUT
+    tally: Any,  # OUT a `Tally` of (spans, D + 1, C) sums, the last line of which are counts; or empty
+    answers: Any,  # OUT where the tally is empty; densities are wanted wherever a table is
 ) -> None:
-    """An E-step and what an M-step needs of it. O(nnz·C)."""
-    N, B, C = rows[2].shape[0] - 1, block.densities.shape[0], form.constants.shape[0]
+    """`expect_or_answer` for sparse rows. O(nnz·C)."""
+    N, B = rows[2].shape[0] - 1, block.densities.shape[0]
     span = take_number(queue)
-    while span < tally.counts.shape[0]:
-        sums, counts, totals = tally.sums[span], tally.counts[span], tally.totals[span]
-        sums[:] = 0.0
-        counts[:] = 0.0
-        totals[:] = 0.0
+    while span * rows_per_span < N:
+        if tally.totals.shape[0]:
+            tally.raw[span] = 0.0
+            tally.totals[span] = 0.0
         end = min(N, (span + 1) * rows_per_span)
         for first in range(span * rows_per_span, end, B):
             n = min(B, end - first)
             joint_of_csr(rows, scales, first, n, form, block)
-            softmax_block(block.joint, n, NO_BACKGROUND, block.largest, block.totals, block.densities)
-            for i in range(n):
-                weight = weight_of(counted, first + i)
-                totals[0] += weight * block.densities[i]
-                totals[1] += weight
-                block.totals[i] = weight / block.totals[i]
-            scale_lines(block.joint, n, block.totals)
-            for c in range(C):
-                for i in range(n):
-                    counts[c] += block.joint[c, i]
-            for i in range(n):
-                scale = scales[first + i] if scales.shape[0] else 1.0
-                least = NOTHING * weight_of(counted, first + i)
-                add_csr_row(rows, first + i, scale, block.joint, i, least, block, sums)
+            if tally.totals.shape[0] or answers.densities.shape[0]:
+                softmax_block(block.joint, n, NO_BACKGROUND, block.largest, block.totals, block.densities)
+            if tally.totals.shape[0]:
+                add_csr(rows, scales, counted, first, n, block, tally.raw[span], tally.totals[span])
+            else:
+                answer_csr(first, n, block, answers)
         span = take_number(queue)
 
 
 @kernel
-def answer_csr(
-    queue: Queue,  # IN/OUT spans not taken yet
-    rows_per_span: int,  # IN
+def add_csr(
     rows: Any,  # IN  CSR
-    scales: Any,  # IN  (N,) or empty
-    form: Any,  # IN
-    block: Scratch,  # scratch of this thread
-    components: Any,  # OUT (N,) the one of largest p(c | x), the lowest on ties; or empty
-    densities: Any,  # OUT (N,) log p(x), or empty
-    table: Any,  # OUT (N, C) p(c | x), or empty
+    scales: Any,  # IN
+    counted: Any,  # IN
+    first: int,  # IN
+    n: int,  # IN  rows first … first + n − 1
+    block: Any,  # IN/OUT shares and their totals
+    sums: Any,  # IN/OUT (D + 1, C)
+    totals: Any,  # IN/OUT (2,)
 ) -> None:
-    """What a mixture says of every row. O(nnz·C)."""
-    N, B, C = rows[2].shape[0] - 1, block.densities.shape[0], form.constants.shape[0]
-    span = take_number(queue)
-    while span * rows_per_span < N:
-        end = min(N, (span + 1) * rows_per_span)
-        for first in range(span * rows_per_span, end, B):
-            n = min(B, end - first)
-            joint_of_csr(rows, scales, first, n, form, block)
-            if components.shape[0]:
-                find_largest(block.joint, n, block.largest, components[first : first + n])
-            if densities.shape[0]:
-                softmax_block(block.joint, n, NO_BACKGROUND, block.largest, block.totals, densities[first : first + n])
-                if table.shape[0]:
-                    for i in range(n):
-                        for c in range(C):
-                            table[first + i, c] = block.joint[c, i] / block.totals[i]
-        span = take_number(queue)
+    """Add some rows to the sums of a span. O(nnz·C), mostly O(nnz)."""
+    counts = sums[sums.shape[0] - 1]
+    for i in range(n):
+        weight = weight_of(counted, first + i)
+        totals[0] += weight * block.densities[i]
+        totals[1] += weight
+        block.totals[i] = weight / block.totals[i]
+    scale_lines(block.joint, n, block.totals)
+    for c in range(counts.shape[0]):
+        for i in range(n):
+            counts[c] += block.joint[c, i]
+    for i in range(n):
+        scale = scales[first + i] if scales.shape[0] else 1.0
+        least = NOTHING * weight_of(counted, first + i)
+        add_csr_row(rows, first + i, scale, block.joint, i, least, block, sums)
+
+
+@inline
+def answer_csr(first: int, n: int, block: Any, answers: Any) -> None:
+    """What a mixture says of some rows. O(n·C)."""
+    components, densities, table = answers
+    if components.shape[0]:
+        find_largest(block.joint, n, block.largest, components[first : first + n])
+    for i in range(n if densities.shape[0] else 0):
+        densities[first + i] = block.densities[i]
+    for i in range(n if table.shape[0] else 0):
+        for c in range(block.joint.shape[0]):
+            table[first + i, c] = block.joint[c, i] / block.totals[i]
 
 
 # --- drivers ---------------------------------------------------------------------------------------------------------
@@ -184,75 +177,68 @@ class LinearBlocks(ChunkBlocks):
         self.width = max(self.coefficients.shape)
 
 
-class SparseBlocks:
+class SparseBlocks(LinearBlocks):
     """The same for sparse rows."""
 
-    def __init__(self, mixture: LinearMixture, rows: CSRRows, n_threads: int) -> None:
-        self._rows, self._n_threads = rows, n_threads
-        constants = np.maximum(mixture.constants, ABSENT)
-        self.form = SparseForm(read_only(np.ascontiguousarray(mixture.slopes.T)), read_only(constants))
-        dense = LinearBlocks(mixture).spans(rows.shape[0])
-        n = max(1, min(dense.n, len(rows.data) // (NONZEROS_PER_SUM * rows.shape[1])))
-        per_span = max(1, -(-rows.shape[0] // n))
-        self.spans = Spans(-(-rows.shape[0] // per_span), per_span, min(per_span, block_size(len(constants))))
+    def __init__(self, mixture: LinearMixture, rows: CSRRows) -> None:
+        super().__init__(mixture)
+        self._rows = rows
+        self._sparse = SparseForm(read_only(np.ascontiguousarray(mixture.slopes.T)), read_only(self.constants))
 
-    def block(self) -> SparseBlock:
-        """Scratch of a thread."""
-        C, B = len(self.form.constants), self.spans.rows_per_block
-        largest, densities, totals = np.empty((3, B))
-        return SparseBlock(np.empty((C, B)), np.empty(C), np.empty(C, dtype=np.int64), largest, densities, totals)
+    def spans(self, n_rows: int, n_pairs: int | None = None) -> Spans:
+        n = max(1, min(super().spans(n_rows).n, len(self._rows.data) // (NONZEROS_PER_SUM * self._rows.shape[1])))
+        per_span = max(1, -(-n_rows // n))
+        return Spans(-(-n_rows // per_span), per_span, min(per_span, block_size(len(self.constants))))
 
-    def on_threads(self, work: Callable[[NDArray[np.int64], Any, SparseBlock], object]) -> None:
-        """Call a kernel with the queue of all spans, the rows and scratch; see `share`."""
-        queue, everyone = new_queue(), self._rows.kernel_rows(0, self._rows.shape[0])
-        threads = min(self._n_threads, max(1, self.spans.n))
-        share_kernel(lambda: work(queue, everyone, self.block()), queue, threads, calls_blas=False)
+    def new_tally(self, n_spans: int) -> Tally:
+        (C, W), none = self.coefficients.shape, np.empty((n_spans, 0, 0))
+        return Tally(np.empty((n_spans, W, C)), none, none, np.empty((n_spans, 2)))
+
+    def total(self, tally: Tally, n_threads: int) -> RawMoments:
+        found = super().total(tally, n_threads)
+        found.raw = np.ascontiguousarray(found.raw.T)
+        return found
+
+    def run(
+        self, seen: Observed | CpuShard, counted: F64, n_threads: int, tally: Tally, answers: Answers,
+        rule: ShareRule = "optimal", least: float = 0.0,
+    ) -> None:  # fmt: skip
+        assert isinstance(seen, CpuShard)
+        spans, queue, everyone = self.spans(seen.n_rows), new_queue(), self._rows.kernel_rows(0, seen.n_rows)
+        scales, counted, C, B = read_only(seen.scales), read_only(counted), len(self.constants), spans.rows_per_block
+        sums = tally if len(tally.totals) else self.new_tally(0)
+
+        def work() -> None:
+            block = SparseBlock(np.empty((C, B)), np.empty(C), np.empty(C, dtype=np.int64), *np.empty((3, B)))
+            expect_or_answer_csr(queue, spans.rows, everyone, scales, counted, self._sparse, block, sums, answers)
+
+        share_kernel(work, queue, min(n_threads, max(1, spans.n)), calls_blas=False)
+
+
+def _blocks(shard: CpuShard, mixture: LinearMixture) -> LinearBlocks:
+    check_columns(shard, mixture.slopes.shape[1])
+    return SparseBlocks(mixture, shard.rows) if isinstance(shard.rows, CSRRows) else LinearBlocks(mixture)
 
 
 @CpuShard.implements(ExpectLinear)
 def expect_linear(shard: CpuShard, work: ExpectLinear) -> LinearStatistics:
     """Sums weighted by the responsibilities. Memory: sums of spans and a block per thread."""
-    C, D = work.mixture.slopes.shape
-    check_columns(shard, D)
-    n_distances = shard.n_rows * C
-    if not isinstance(shard.rows, CSRRows):
-        found = LinearBlocks(work.mixture).moments(shard, shard.weights, shard.n_threads)
-        return LinearStatistics(
-            found.raw[:, -1].copy(), found.raw[:, :-1].copy(), found.bound, found.weight, n_distances
-        )
-    blocks = SparseBlocks(work.mixture, shard.rows, shard.n_threads)
-    n = blocks.spans.n
-    tally = SparseTally(np.empty((n, D, C)), np.empty((n, C)), np.empty((n, 2)))
-    weights, scales = read_only(shard.weights), read_only(shard.scales)
-    blocks.on_threads(
-        lambda queue, rows, block: expect_csr(
-            queue, blocks.spans.rows, rows, scales, weights, blocks.form, block, tally
-        )
-    )
-    sums, counts, (bound, weight) = (add_in_order(each, shard.n_threads) for each in tally)
-    return LinearStatistics(counts, np.ascontiguousarray(sums.T), float(bound), float(weight), n_distances)
+    found = _blocks(shard, work.mixture).moments(shard, shard.weights, shard.n_threads)
+    counts, sums = found.raw[:, -1].copy(), found.raw[:, :-1].copy()
+    return LinearStatistics(counts, sums, found.bound, found.weight, shard.n_rows * len(counts))
 
 
 @CpuShard.implements(Answer, ExponentialMixture)
 def answer_linear(shard: CpuShard, work: Answer) -> list[Any]:
     """As of a Gaussian mixture: "log_densities", their "total", "probabilities" or "components"."""
-    linear, n_threads = work.model.linear, shard.n_threads
-    check_columns(shard, linear.slopes.shape[1])
+    blocks = _blocks(shard, work.model.linear)
 
     def write(components: I64, densities: F64, table: F64) -> None:
-        if isinstance(shard.rows, CSRRows):
-            blocks, scales = SparseBlocks(linear, shard.rows, n_threads), read_only(shard.scales)
-            blocks.on_threads(
-                lambda queue, rows, block: answer_csr(
-                    queue, blocks.spans.rows, rows, scales, blocks.form, block, components, densities, table
-                )
-            )
-        else:
-            LinearBlocks(linear).answer(shard, n_threads, components=components, densities=densities, table=table)
+        blocks.answer(shard, shard.n_threads, components=components, densities=densities, table=table)
         if work.want in ("log_densities", "total"):
             _add_log_base(shard, type(work.model), densities)
 
-    return answered(shard, work.want, len(linear.constants), write)
+    return answered(shard, work.want, len(blocks.constants), write)
 
 
 def _add_log_base(shard: CpuShard, family: type[ExponentialMixture], densities: F64) -> None:

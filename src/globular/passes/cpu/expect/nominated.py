@@ -14,14 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from globular.jit import Queue, kernel, new_queue, share_kernel, take_number
-from globular.kernels.members import clusters_of_entries
 from globular.model.gaussian import GaussianParameters
-from globular.model.groups import group_by
 from globular.model.low_rank import ABSENT
 from globular.model.statistics import F64, SoftStatistics
 from globular.passes.cpu.assign.neighbors import kept_members
-from globular.passes.cpu.expect.cells import is_member, search_cells, take_in
-from globular.passes.cpu.expect.neighbors import Costs
+from globular.passes.cpu.expect.cells import is_member, search_cells
+from globular.passes.cpu.expect.neighbors import Costs, Members, by_component, share_out, take_in
 from globular.passes.cpu.shard import CpuShard
 from globular.passes.host import GATHERED_AT_ONCE, NONE, RUN, threads_for_runs
 from globular.passes.limits import COSTS_AT_ONCE, NOMINEES
@@ -80,38 +78,9 @@ def keep_best(
         run = take_number(queue)
 
 
-@kernel
-def shares_of_costs(
-    queue: Queue,  # IN/OUT runs
-    length: int,  # IN  rows of a run
-    costs: Any,  # IN  (N, W) −2 log p(c, x), inf where there is none; OUT w q(c)
-    weights: Any,  # IN  (N,) or empty
-    densities: Any,  # OUT (N,) log Σ p(c, x)
-    totals: Any,  # OUT (runs,) their sums, by weight
-) -> None:
-    """Responsibilities in the place of costs. O(N · W)."""
-    run = take_number(queue)
-    while run < totals.shape[0]:
-        totals[run] = 0.0
-        for i in range(run * length, min((run + 1) * length, costs.shape[0])):
-            lowest, norm = np.inf, 0.0
-            for a in range(costs.shape[1]):
-                lowest = min(lowest, costs[i, a])
-            for a in range(costs.shape[1]):
-                costs[i, a] = np.exp(-0.5 * (costs[i, a] - lowest))
-                norm += costs[i, a]
-            weight = weights[i] if weights.shape[0] else 1.0
-            for a in range(costs.shape[1]):
-                costs[i, a] *= weight / norm
-            densities[i] = np.log(norm) - 0.5 * lowest
-            totals[run] += weight * densities[i]
-        run = take_number(queue)
-
-
 # --- drivers ---------------------------------------------------------------------------------------------------------
 
 
-Members = NDArray[np.int32]
 Statistics = TypeVar("Statistics", bound=SoftStatistics)
 Contravariant = TypeVar("Contravariant", bound=SoftStatistics, contravariant=True)
 
@@ -165,7 +134,7 @@ def _nominees(shard: CpuShard, columns: GaussianParameters, among: Probe) -> tup
         return np.empty((shard.n_rows, 0), dtype=np.int32), 0
     found = np.full((shard.n_rows, min(NOMINEES, columns.n_components)), -1, dtype=np.int32)
     costs = np.full(found.shape, np.inf)
-    return found, search_cells(shard, columns.means, Costs(columns), among.cells, among.n_probes, found, costs)
+    return found, search_cells(shard, Costs(columns), among.cells, among.n_probes, found, costs)
 
 
 def _joined(shard: CpuShard, members: Members, nominees: Members) -> tuple[Members, int]:
@@ -179,26 +148,9 @@ def _joined(shard: CpuShard, members: Members, nominees: Members) -> tuple[Membe
     return candidates, int(numbers.sum())
 
 
-def share_out(costs: F64, weights: F64, n_threads: int) -> tuple[F64, float]:
-    """Costs become w q(c); returns log-densities and their sum by weight."""
-    densities, totals, queue = np.empty(len(costs)), np.empty(-(-len(costs) // RUN)), new_queue()
-    share_kernel(
-        lambda: shares_of_costs(queue, RUN, costs, weights, densities, totals), queue, n_threads, calls_blas=False
-    )
-    return densities, float(totals.sum())
-
-
 def noticeable(members: Members, shares: F64) -> Members:
     """Components without those of which a row has next to nothing; in many columns these are most."""
     return np.where(shares > 1e-30, members, -1).astype(np.int32, copy=False)
-
-
-def by_component(candidates: Members, C: int, n_threads: int) -> tuple[NDArray[np.int64], NDArray[np.integer]]:
-    """(starts, order): the pairs of component c, numbers n · W + a, are order[starts[c]:starts[c + 1]]."""
-    clusters = np.empty(candidates.size, dtype=np.int32)
-    clusters_of_entries(new_queue(), RUN, candidates.ravel(), C, clusters)
-    starts, order = group_by(clusters, C + 1, n_threads)
-    return starts[:-1], order
 
 
 class FullPairs:
@@ -259,12 +211,6 @@ def expect_full(shard: CpuShard, work: Expect) -> SoftStatistics:
     return truncated_step(shard, columns, work.among, lambda members: FullPairs(shard, mixture, members), total)
 
 
-def settle_full(shard: CpuShard, mixture: GaussianParameters, members: Members) -> tuple[F64, F64]:
-    """Probabilities of the members, (N, C′), and log Σ_{c ∈ K(n)} p(c, x), (N,)."""
-    shares = FullPairs(shard, mixture, members).costs()
-    return shares, share_out(shares, NONE, threads_for_runs(shard))[0]
-
-
 @CpuShard.implements(Answer, Blurred)
 def answer_blurred(shard: CpuShard, work: Answer) -> list[Any]:
     """The expected rows before noise was added, (N, D). O(N · C · D²), or C′ for C."""
@@ -277,7 +223,8 @@ def answer_blurred(shard: CpuShard, work: Answer) -> list[Any]:
     def write(span: tuple[int, int]) -> None:
         part, n = CpuShard(shard.dense_rows.block(*span)), span[1] - span[0]
         known = members[slice(*span)] if n_candidates else np.repeat(members, n, axis=0)
-        shares, _ = settle_full(part, asked.mixture, np.ascontiguousarray(known))
+        shares = FullPairs(part, asked.mixture, np.ascontiguousarray(known)).costs()
+        share_out(shares, NONE, threads_for_runs(part))
         FullPairs(part, asked.mixture, noticeable(known, shares)).reconstruct(shares, asked.noise, found[slice(*span)])
 
     run_all(

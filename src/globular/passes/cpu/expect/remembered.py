@@ -14,7 +14,7 @@ differences from one mean are matrix products (`engine.densities`).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -55,14 +55,6 @@ _DENSE = 0.2
 
 PAIRS_AT_ONCE = 1 << 14
 """Pairs of a block; one row has no more than there are components."""
-
-
-class PairList(NamedTuple):
-    """Pairs of some rows, by rows; each of these has one at least."""
-
-    numbers: Any  # (R,) where the rows lie
-    starts: Any  # (R + 1,) the pairs of the n-th row are starts[n] … starts[n + 1] − 1
-    components: Any  # (P,) int32
 
 
 class PairBlock(NamedTuple):
@@ -366,45 +358,36 @@ LEADING = 0.4
 """Share of the columns that a look at all components begins with, where these are many."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Pairs:
-    """Pairs of some rows, by rows; each of these has one at least."""
+class Pairs(NamedTuple):
+    """Pairs of some rows, by rows, as kernels take them; each of these rows has one at least."""
 
-    rows: I64
-    """(R,), ascending."""
+    numbers: I64
+    """Where the rows lie, (R,), ascending."""
     starts: I64
     """The pairs of the n-th row are starts[n] … starts[n + 1] − 1, (R + 1,)."""
     components: NDArray[np.int32]
     """(P,)."""
 
-    def __len__(self) -> int:
-        return len(self.components)
-
     @classmethod
-    def empty(cls, n_rows: int, n_pairs: int) -> Self:
+    def empty(cls, n_rows: int, n_pairs: int) -> Pairs:
         """Room for so many."""
         starts = np.empty(n_rows + 1, dtype=np.int64)
         starts[0] = 0
         return cls(np.empty(n_rows, dtype=np.int64), starts, np.empty(n_pairs, dtype=np.int32))
 
-    @property
-    def listed(self) -> PairList:
-        """As kernels take them."""
-        return PairList(self.rows, self.starts, self.components)
-
     def threads(self, n_threads: int) -> int:
         """How many are worth waking for a kernel that looks at every pair once."""
-        return worth_waking(n_threads, SECONDS_PER_NUMBER * (len(self) + len(self.rows)))
+        return worth_waking(n_threads, SECONDS_PER_NUMBER * (len(self.components) + len(self.numbers)))
 
     def e_step(self, shard: CpuShard, mixture: GaussianParameters, q: F64 = NONE) -> RawMoments:
         """Moments about the means of the mixture; `q` becomes the responsibilities of the pairs. O(P·S)."""
         blocks = ChunkBlocks(mixture, np.zeros(mixture.n_features), by_differences=True)
-        spans = blocks.spans(len(self.rows), len(self))
+        spans = blocks.spans(len(self.numbers), len(self.components))
         tally, form, all_rows = blocks.new_tally(spans.n), blocks.form, shard.dense_rows
         capacity = max(PAIRS_AT_ONCE, mixture.n_components)
 
         def call(queue: NDArray[np.int64], x: NDArray[np.generic], scales: F64, weights: F64,
-                 pairs: PairList, q: F64, sums: Tally) -> None:  # fmt: skip
+                 pairs: Pairs, q: F64, sums: Tally) -> None:  # fmt: skip
             owners, order = np.empty((2, capacity), dtype=np.int64)
             ends, differences = np.empty(mixture.n_components + 1, dtype=np.int64), new_differences(mixture.n_features)
             block = PairBlock(np.empty(capacity), owners, order, ends, differences)
@@ -414,10 +397,10 @@ class Pairs:
             )  # fmt: skip
 
         def convert(span: int) -> None:
-            some = slice(span * spans.rows, min(len(self.rows), (span + 1) * spans.rows))
-            numbers, starts = self.rows[some], self.starts[some.start : some.stop + 1]
+            some = slice(span * spans.rows, min(len(self.numbers), (span + 1) * spans.rows))
+            numbers, starts = self.numbers[some], self.starts[some.start : some.stop + 1]
             held = slice(starts[0], starts[-1])
-            pairs = PairList(np.arange(len(numbers)), starts - starts[0], self.components[held])
+            pairs = Pairs(np.arange(len(numbers)), starts - starts[0], self.components[held])
             scales, weights = (each[numbers] if len(each) else each for each in (shard.scales, shard.weights))
             sums = Tally(*(each[span : span + 1] for each in tally))
             call(new_queue(), all_rows.gather(numbers), scales, weights, pairs, q[held], sums)
@@ -425,7 +408,7 @@ class Pairs:
         if all_rows.is_direct():
             queue, x = new_queue(), all_rows.block(0, shard.n_rows)
             share_kernel(
-                lambda: call(queue, x, shard.scales, shard.weights, self.listed, q, tally),
+                lambda: call(queue, x, shard.scales, shard.weights, self, q, tally),
                 queue,
                 min(shard.n_threads, max(1, spans.n)),
             )
@@ -484,7 +467,7 @@ def look_at_all(shard: CpuShard, mixture: GaussianParameters, nats: float, most:
     counts = (shard.n_rows, n_pairs), (n_several, in_several), (n_single, n_single)
     found, queue = Look(*(Pairs.empty(*each) for each in counts)), new_queue()
     share_kernel(
-        lambda: list_pairs(queue, spans.rows, masks, before, *(each.listed for each in found)), queue,
+        lambda: list_pairs(queue, spans.rows, masks, before, *found), queue,
         min(spans.n, found.everyone.threads(shard.n_threads)), calls_blas=False,
     )  # fmt: skip
     return found
@@ -515,7 +498,7 @@ class Kept:
     @classmethod
     def sum_up(cls, shard: CpuShard, look: Look, mixture: GaussianParameters) -> Kept:
         """Sums of the certain rows, about the means of `mixture`."""
-        found = statistics_of(look.single.e_step(shard, mixture), len(look.single))
+        found = statistics_of(look.single.e_step(shard, mixture), len(look.single.components))
         return cls(look.everyone, look.several, Moments.from_pass(mixture, found))
 
 
@@ -534,7 +517,7 @@ def expect_remembered(shard: CpuShard, work: Expect) -> SoftStatistics:
         return expect_all(shard, work)
     n_distances = shard.n_rows * mixture.n_components
     if not work.among.renew:
-        n_distances = len(kept.doubtful) + mixture.n_components
+        n_distances = len(kept.doubtful.components) + mixture.n_components
     found = statistics_of(kept.doubtful.e_step(shard, mixture), n_distances)
     certain = kept.certain.about(mixture.means)
     # Σ log p(c, x) of rows that are of c alone: linear in their moments

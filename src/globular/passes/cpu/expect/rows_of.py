@@ -18,7 +18,7 @@ from globular.jit import Queue, inline, kernel, new_queue, share_kernel, take_nu
 from globular.model.chunks import Chunks, Claims
 from globular.model.groups import starts_of
 from globular.model.statistics import F64, I64
-from globular.passes.cpu.engine.densities import weight_of
+from globular.passes.cpu.engine.densities import Observed, weight_of
 from globular.passes.cpu.expect.all import blocks_for
 from globular.passes.cpu.expect.blocks import by_precision
 from globular.passes.cpu.expect.remembered import Kept, Pairs
@@ -56,7 +56,7 @@ def is_claimed(draw: Any, row: int, component: int, share: float) -> bool:
 def find_drawn(
     queue: Queue,  # IN/OUT spans not taken yet
     rows_per_span: int,  # IN
-    pairs: Any,  # IN  a `PairList`
+    pairs: Any,  # IN  a `Pairs`
     draw: Any,  # IN
     places: Any,  # IN/OUT (spans, 2) where the rows that may be drawn go, and their pairs; then where they end
     found: Any,  # OUT pairs of these rows, but for the first start; or empty
@@ -86,10 +86,7 @@ def find_claims(
     pairs: Any,  # IN
     q: Any,  # IN  (P,) responsibilities
     draw: Any,  # IN
-    x: Any,  # IN  (N, D) rows, or (N, 0)
-    single: Any,  # IN  (N, D) rows in float32, or (N, 0)
-    scales: Any,  # IN  (N,) factors of the rows, or empty
-    weights: Any,  # IN  (N,) or empty
+    observed: Any,  # IN  the rows, or (N, 0) of them
     places: Any,  # IN/OUT (spans, C) where what each component draws goes; then where it ends
     owners: Any,  # OUT (claims,) numbers of rows, ascending within a component; or empty
     rows: Any,  # OUT (claims, D) these rows
@@ -107,12 +104,12 @@ def find_claims(
                     at = places[span, c]
                     if owners.shape[0]:
                         owners[at] = row
-                        shares[at] = q[p] * weight_of(weights, row) / draw.rates[c]
-                        scale = weight_of(scales, row)
-                        for d in range(x.shape[1]):
-                            rows[at, d] = scale * x[row, d]
-                        for d in range(single.shape[1]):
-                            rows[at, d] = scale * single[row, d]
+                        shares[at] = q[p] * weight_of(observed.counted, row) / draw.rates[c]
+                        scale = weight_of(observed.scales, row)
+                        for d in range(observed.x.shape[1]):
+                            rows[at, d] = scale * observed.x[row, d]
+                        for d in range(observed.single.shape[1]):
+                            rows[at, d] = scale * observed.single[row, d]
                     places[span, c] = at + 1
         span = take_number(queue)
 
@@ -159,18 +156,18 @@ def _claim_pairs(shard: CpuShard, pairs: Pairs, work: RowsOf) -> Claims:
     rates[work.components] = work.rates
     draw = Draw(_drawn(shard, work), rates, SMALLEST_SHARE)
     pairs = _drawn_pairs(pairs, draw, shard.n_threads)
-    q, sizes = np.empty(len(pairs)), _new_sizes(pairs, len(rates))
+    q, sizes = np.empty(len(pairs.components)), _new_sizes(pairs, len(rates))
     pairs.e_step(shard, work.mixture, q)
 
     direct = shard.dense_rows.is_direct()
     read = by_precision(shard.dense_rows.block(0, shard.n_rows) if direct else read_only(np.empty((0, 0))))
-    factors, counted = read_only(shard.scales), read_only(shard.weights)
+    none = read_only(np.empty(0)), read_only(np.empty((0, 0)))
+    observed = Observed(*read, read_only(shard.scales), *none, read_only(shard.weights))
 
     def find(places: I64, n_claims: int) -> tuple[I64, F64, F64]:
         owners, shares = np.empty(n_claims, dtype=np.int64), np.empty(n_claims)
         rows = np.empty((n_claims, shard.n_columns if direct else 0))
-        given = q, draw, *read, factors, counted, places, owners, rows, shares
-        _on_spans(find_claims, pairs, shard.n_threads, *given)
+        _on_spans(find_claims, pairs, shard.n_threads, q, draw, observed, places, owners, rows, shares)
         return owners, rows, shares
 
     find(sizes, 0)
@@ -201,7 +198,7 @@ def _drawn_pairs(pairs: Pairs, draw: Draw, n_threads: int) -> Pairs:
 
     def find(places: I64, n_rows: int, n_pairs: int) -> Pairs:
         found = Pairs.empty(n_rows, n_pairs)
-        _on_spans(find_drawn, pairs, n_threads, draw, places, found.listed)
+        _on_spans(find_drawn, pairs, n_threads, draw, places, found)
         return found
 
     sizes = _new_sizes(pairs, 2)
@@ -212,14 +209,14 @@ def _drawn_pairs(pairs: Pairs, draw: Draw, n_threads: int) -> Pairs:
 
 def _new_sizes(pairs: Pairs, n_numbers: int) -> I64:
     """What spans count, so many numbers each."""
-    return np.zeros((max(1, -(-len(pairs.rows) // RUN)), n_numbers), dtype=np.int64)
+    return np.zeros((max(1, -(-len(pairs.numbers) // RUN)), n_numbers), dtype=np.int64)
 
 
 def _on_spans(kernel: Callable[..., None], pairs: Pairs, n_threads: int, *arguments: Any) -> None:
     """Call a kernel that looks at every pair, on the threads that are worth waking."""
-    queue, listed = new_queue(), pairs.listed
-    n_threads = min(max(1, -(-len(pairs.rows) // RUN)), pairs.threads(n_threads))
-    share_kernel(lambda: kernel(queue, RUN, listed, *arguments), queue, n_threads, calls_blas=False)
+    queue = new_queue()
+    n_threads = min(max(1, -(-len(pairs.numbers) // RUN)), pairs.threads(n_threads))
+    share_kernel(lambda: kernel(queue, RUN, pairs, *arguments), queue, n_threads, calls_blas=False)
 
 
 def _draw(seed: int, first_row: int, n: int) -> F64:

@@ -1,14 +1,18 @@
-"""Gaussians as linear functions of features, and moments about the means from sums of features.
+"""Gaussian log-densities as linear functions of features, and moments about the means from sums of features.
 
-Second moments are packed as in `model.chunks`: one number, one per column, or the upper triangle of a matrix. Packed
-precisions have the entries off the diagonal doubled, so that xᵀ Σ⁻¹ x is a plain product with the packed xxᵀ.
+Second moments are packed: one number, one per column, or the upper triangle of a matrix. Packed precisions have the
+entries off the diagonal doubled, so that xᵀ Σ⁻¹ x is a plain product with the packed xxᵀ.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from globular.jit import kernel
+from globular.model.covariances import ScatterKind
+from globular.model.statistics import F64
 
 
 @kernel
@@ -121,3 +125,41 @@ def moments_about(
                 entry = raw[c, place] - means[c, d] * raw[c, e] - sums[c, d] * means[c, e]
                 scatter[c, d, e] = scatter[c, e, d] = entry
                 place += 1
+
+
+# --- drivers ---------------------------------------------------------------------------------------------------------
+
+
+class LinearForm(NamedTuple):
+    """Log-densities as linear functions of the features."""
+
+    precisions: F64
+    """The dual of the precisions, (C, S); (C, 0) where all components are evaluated by differences."""
+    coefficients: F64
+    """θ, (C, D + S + 1)."""
+    sizes: F64
+    """Of the terms of the expanded square, for rows as far out as the mean or a typical row, (C,)."""
+
+
+def linear_form(kind: ScatterKind, factors: F64, means: F64, constants: F64, typical: F64) -> LinearForm:
+    """Gaussians with these factors of the precisions, and means and typical rows about the offset.
+
+    Where differences cost less they stand in for all components (of infinite size).
+    """
+    C, D = means.shape
+    if kind.by_differences(D):
+        return LinearForm(np.empty((C, 0)), np.zeros((C, D + 1)), np.full(C, np.inf))
+    S = kind.width(D)
+    form = LinearForm(np.empty((C, S)), np.empty((C, D + S + 1)), np.empty(C))
+    if kind.separable:
+        column_coefficients(kind.stacked(factors, D), means, constants, typical, *form)
+    else:
+        packed_coefficients(kind.stacked(factors, D), means, constants, typical, *form, np.empty(D))
+    return form
+
+
+def central(kind: ScatterKind, raw: F64, means: F64) -> tuple[F64, F64]:
+    """First and second moments about the means, from sums of the features."""
+    sums, scatter = np.empty(means.shape), np.empty(kind.shape(*means.shape))
+    (column_moments_about if kind.separable else moments_about)(raw, means, sums, scatter)
+    return sums, scatter

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from globular.jit import Queue, kernel, take_number
-from globular.kernels.rows import squared_distance
+from globular.passes.cpu.engine.rows import squared_distance
 
 
 @kernel

@@ -18,8 +18,8 @@ import numpy as np
 from globular.jit import Queue, Scratch, inline, kernel, take_number, twin
 from globular.jit.prefetch import prefetch_row
 from globular.jit.tiles import distances_to_tile
-from globular.kernels.rows import AHEAD, fetch, quick_distance, quick_distances, squared_distance
 from globular.model.random import random_cluster, random_outside
+from globular.passes.cpu.engine.rows import AHEAD, fetch, quick_distance, quick_distances, squared_distance
 
 HORIZON = 2.25
 """Squared: a random candidate half as far again as the farthest neighbour is none, and its pair is not listed."""

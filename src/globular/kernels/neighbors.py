@@ -13,8 +13,8 @@ import numpy as np
 
 from globular.jit import Queue, Scratch, inline, kernel, take_number
 from globular.kernels.pair_tables import collect_pairs, drain_pairs
-from globular.kernels.rows import AHEAD, fetch, quick_distance, quick_mahalanobis
 from globular.model.random import random_cluster
+from globular.passes.cpu.engine.rows import AHEAD, fetch, quick_distance, quick_mahalanobis
 
 
 @inline

@@ -19,10 +19,10 @@ from globular.jit import Queue, Scratch, inline, kernel, new_queue, share_kernel
 from globular.jit.blas import multiply_rows
 from globular.jit.views import as_matrix
 from globular.kernels.probe import HEAT, closest_cells, merge_closest
-from globular.kernels.rows import squared_distance
 from globular.model.groups import group_by
 from globular.model.statistics import F64, Floats
 from globular.passes.cpu.engine.decide import TILE, lower_block
+from globular.passes.cpu.engine.rows import squared_distance
 from globular.passes.cpu.engine.score import Centers, Visit, Workspace, score_block
 from globular.passes.cpu.grouped import ROWS_PER_TASK
 from globular.passes.cpu.products import THIN, prepared

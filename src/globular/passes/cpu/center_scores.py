@@ -22,12 +22,12 @@ from numpy.typing import NDArray
 from globular.jit import Queue, Scratch, inline, kernel, new_queue, share_kernel, take_number, twin
 from globular.jit.bits import order_key
 from globular.jit.lines import LINE, add_1_line, add_2_lines, add_4_lines, add_8_lines
-from globular.kernels.rows import CANCELLED, distance_by_columns, row_length
 from globular.model.columns import ColumnMeans
 from globular.model.nested import Bounds
 from globular.model.statistics import F64, I64
 from globular.passes.cpu.cells import CellProduct, new_workspace
 from globular.passes.cpu.engine.decide import TILE, lower_block, scores_may_overflow
+from globular.passes.cpu.engine.rows import CANCELLED, distance_by_columns, row_length
 from globular.passes.cpu.engine.score import Centers, score_block
 from globular.passes.cpu.rows import CSRRows, KernelRows, can_be_indexed, gather_rows
 from globular.passes.cpu.shard import CpuShard

@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 
 from globular.jit import Queue, Scratch, kernel, take_number
 from globular.jit.views import as_matrix
-from globular.kernels.rows import squared_distance
 from globular.model.statistics import F64, FarRows
 from globular.passes.cpu.cells import BLOCK_ROWS, CellProduct, block_size
 from globular.passes.cpu.engine.decide import highest_key, key_of
+from globular.passes.cpu.engine.rows import squared_distance
 from globular.passes.cpu.engine.score import score_block
 from globular.passes.cpu.rows import KernelRows, on_rows
 from globular.passes.cpu.shard import CpuShard

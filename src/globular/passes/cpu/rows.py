@@ -16,14 +16,14 @@ from scipy import sparse
 
 from globular.data.blocks import working_dtype
 from globular.jit import Queue, kernel, new_queue, share_kernel, take_number
-from globular.kernels.rows import row_length
 from globular.model.statistics import F64, Floats
+from globular.passes.cpu.engine.rows import row_length
 from globular.passes.host import ROWS_AT_ONCE
 from globular.threads import SECONDS_PER_LOOK, even_ranges, run_all, worth_waking
 
 Number = TypeVar("Number", bound=np.generic)
 KernelRows: TypeAlias = tuple[Any, ...]
-"""(array,) or (data, indices, indptr): see `kernels.rows`."""
+"""(array,) or (data, indices, indptr): see `engine.rows`."""
 
 
 def read_only(array: NDArray[Number]) -> NDArray[Number]:

@@ -23,7 +23,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from globular.jit import Queue, Scratch, inline, kernel, new_queue, share_kernel, take_number
-from globular.kernels.rows import AHEAD, fetch, quick_distance, quick_distances, squared_distance
 from globular.model.columns import ColumnMeans
 from globular.model.nested import Batch, Bounds, Candidates, NestedStatistics
 from globular.model.statistics import F64, I64
@@ -42,6 +41,7 @@ from globular.passes.cpu.center_scores import (
     stored_lower,
     stored_upper,
 )
+from globular.passes.cpu.engine.rows import AHEAD, fetch, quick_distance, quick_distances, squared_distance
 from globular.passes.cpu.grouped import packed
 from globular.passes.cpu.rows import CSRRows, look_up
 from globular.passes.cpu.shard import CpuShard

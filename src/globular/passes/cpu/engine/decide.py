@@ -13,7 +13,7 @@ import numpy as np
 
 from globular.jit import inline, kernel
 from globular.jit.bits import float_bits
-from globular.kernels.rows import squared_distance
+from globular.passes.cpu.engine.rows import squared_distance
 
 TILE = 64
 """Scores whose lowest is kept: four AVX-512 registers of float32."""

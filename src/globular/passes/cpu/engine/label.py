@@ -19,7 +19,7 @@ from globular.jit.bits import float_bits
 from globular.jit.prefetch import prefetch_row
 from globular.jit.tiles import ROWS, lowest_of_rows, lowest_of_scores
 from globular.jit.views import as_read_only
-from globular.kernels.rows import multiply_csr_row, squared_distance
+from globular.passes.cpu.engine.rows import multiply_csr_row, squared_distance
 
 CENTER_CHUNK = 1024
 """Most centres that a block of rows looks at before it looks at the next ones."""

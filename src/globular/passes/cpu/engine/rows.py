@@ -121,6 +121,21 @@ def _row_length(rows: Any, i: int) -> float:
     return length(rows[0], rows[2][i], rows[2][i + 1])
 
 
+@inline
+def copy_row(x: Any, row: int, offset: Any, out: Any, i: int) -> float:
+    """A row about the offset, if there is one, to out[i]; its squared length. O(D)."""
+    total = 0.0
+    if offset.shape[0]:
+        for j in range(x.shape[1]):
+            out[i, j] = x[row, j] - offset[j]
+            total += np.float64(out[i, j]) * out[i, j]
+    else:
+        for j in range(x.shape[1]):
+            out[i, j] = x[row, j]
+            total += np.float64(x[row, j]) * x[row, j]
+    return total
+
+
 @twin
 def add_row(rows: Any, i: int, factor: float, offset: Any, out: Any, c: int) -> None:
     """out[c] += factor · (x_i − offset), of dense rows where there is an offset. O(D) or O(nnz)."""

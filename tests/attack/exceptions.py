@@ -7,6 +7,9 @@ from collections.abc import Iterator
 _REASONS = {
     "compiled into kernels, which `tests/passes` hold to their oracles": """
         kernels.* passes.cpu.engine.*
+        model.random: GOLDEN MIX1 MIX2
+        passes.cpu.cells: HEAT
+        passes.limits: HORIZON
     """,
     "of the door to numba, which `tests/jit` try": """
         jit.*

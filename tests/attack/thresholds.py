@@ -134,7 +134,7 @@ _BATCHES: Mapping[str, Values] = {
 _NEIGHBORS: Mapping[str, Values] = {
     "passes.host.SEARCHED_AT_ONCE": (16, NEVER),
     "passes.cpu.assign.neighbors.TABLES_AT_ONCE": (1, 64),
-    "passes.cpu.assign.neighbors.GATHERED_ROWS": (1, NEVER),
+    "passes.cpu.assign.neighborhoods.GATHERED_ROWS": (1, NEVER),
     "passes.limits.HASH_SIZE": (1, 1 << 20),
     "model.graph._MANY_REPETITIONS": (0, NEVER),
 }

@@ -15,7 +15,7 @@ from globular.jit import Queue, Scratch, kernel, take_number
 from globular.jit.views import as_matrix
 from globular.model.statistics import F64, FarRows
 from globular.passes.cpu.cells import BLOCK_ROWS, CellProduct, block_size
-from globular.passes.cpu.engine.decide import highest_key, key_of
+from globular.passes.cpu.engine.decide import highest_key, insert, key_of
 from globular.passes.cpu.engine.rows import squared_distance
 from globular.passes.cpu.engine.score import score_block
 from globular.passes.cpu.rows import KernelRows, on_rows
@@ -67,18 +67,13 @@ def nearest_centers(
                 row, scale = visit.places[i], visit.scales[i] if visit.scales.shape[0] else 1.0
                 length = scale * scratch.lengths[i - begin]
                 stretch, shift = T(scale), T(length * length)
-                squares[i] = np.inf
-                limit = highest_key(visit.rows, row, scale, length, np.inf, centers, scratch.keys)
+                n_kept, limit = 0, highest_key(visit.rows, row, scale, length, np.inf, centers, scratch.keys)
                 for c in range(C):
                     if key_of(scores, i - begin, c, centers.score_norms, stretch, shift) > limit:
                         continue
                     squared = squared_distance(visit.rows, row, scale, centers.centers, c, centers.norms)
-                    if c <= last or squared < squares[i, last]:
-                        a = min(c, last)
-                        while a > 0 and squared < squares[i, a - 1]:
-                            squares[i, a], found[i, a] = squares[i, a - 1], found[i, a - 1]
-                            a -= 1
-                        squares[i, a], found[i, a] = squared, c
+                    n_kept = insert(squared, c, squares[i], found[i], n_kept)
+                    if n_kept > last:
                         limit = highest_key(visit.rows, row, scale, length, squares[i, last], centers, scratch.keys)
         t = take_number(queue)
 

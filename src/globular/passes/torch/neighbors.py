@@ -11,10 +11,10 @@ from typing import Any, TypeAlias
 
 import torch
 
-from globular.kernels.neighborhoods import HORIZON
 from globular.model.graph import Search
 from globular.model.random import GOLDEN, MIX1, MIX2
 from globular.model.statistics import NO_PAIRS, HardStatistics, PairStatistics, SoftStatistics
+from globular.passes.limits import HORIZON
 from globular.passes.torch import plain
 from globular.passes.torch.assign import closest_neighbor, hard_statistics, label_sums
 from globular.passes.torch.card import engine

@@ -15,6 +15,7 @@ from globular.jit.blas import multiply_rows
 from globular.model.cells import CellLevel
 from globular.model.statistics import F64, HardStatistics
 from globular.passes.cpu.cells import CellProduct, Known, cell_tasks
+from globular.passes.cpu.engine.decide import insert
 from globular.passes.cpu.shard import CpuShard
 from globular.passes.cpu.sums import wanted_sums
 from globular.passes.host import sum_by
@@ -38,16 +39,6 @@ def load_about(centers: Any, first: int, n: int, origin: int, out: Any, norms: A
         norms[k] = total
 
 
-@inline
-def insert_neighbor(cost: float, other: int, costs: Any, out: Any, i: int) -> None:
-    """Put a centre where it belongs among the neighbours found so far, behind those that are as close. O(G)."""
-    k = out.shape[1] - 1
-    while k > 1 and cost < costs[k - 1]:
-        costs[k], out[i, k] = costs[k - 1], out[i, k - 1]
-        k -= 1
-    costs[k], out[i, k] = cost, other
-
-
 @kernel
 def neighbors_in_cells(
     queue: Queue,  # IN/OUT tasks
@@ -64,7 +55,7 @@ def neighbors_in_cells(
     out: Any,  # OUT (C, G) each centre itself, then the closest of those cells, closest first (ties: lower index)
 ) -> None:
     """Differences about a centre of the cell, float64: far from zero little cancels. O(C · D · looked at)."""
-    B = others.shape[0]
+    B, G = others.shape[0], out.shape[1]
     t = take_number(queue)
     while t < tasks.shape[0]:
         cell, begin, n = tasks[t, 0], tasks[t, 1], tasks[t, 2] - tasks[t, 1]
@@ -82,8 +73,8 @@ def neighbors_in_cells(
                 for i in range(n):
                     for k in range(m):
                         cost = norms[k] - 2.0 * products[i, k]
-                        if cost < costs[i, out.shape[1] - 1] and first + k != begin + i:
-                            insert_neighbor(cost, first + k, costs[i], out, begin + i)
+                        if cost < costs[i, G - 1] and first + k != begin + i:
+                            insert(cost, first + k, costs[i], out[begin + i], G)
         t = take_number(queue)
 
 

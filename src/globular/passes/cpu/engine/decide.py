@@ -20,6 +20,20 @@ TILE = 64
 
 
 @inline
+def insert(cost: Any, c: int, costs: Any, found: Any, n_kept: int) -> int:
+    """Keep the lowest costs of a row in order, of equal ones the first; returns how many are kept. O(their number)."""
+    n = costs.shape[0]
+    if n_kept == n and cost >= costs[n - 1]:
+        return n_kept
+    position = min(n_kept, n - 1)
+    while position > 0 and costs[position - 1] > cost:
+        costs[position], found[position] = costs[position - 1], found[position - 1]
+        position -= 1
+    costs[position], found[position] = cost, c
+    return min(n_kept + 1, n)
+
+
+@inline
 def key_of(scores: Any, k: int, c: int, norms: Any, stretch: Any, shift: Any) -> int:
     """A score as a squared distance, in bits that sort like it."""
     return float_bits((norms[c] + shift) + stretch * scores[k, c])

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from scipy import stats
 from scipy.special import digamma, gammaln, logsumexp
 
-from globular.kernels.wishart import wishart_scales, wishart_terms
+from globular.kernels.posteriors import wishart_scales, wishart_terms
 from globular.model.counts import CountsPrior
 from globular.model.covariances import FAMILIES
 from globular.model.dirichlet import InfiniteMixture, Sticks

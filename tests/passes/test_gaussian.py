@@ -12,7 +12,7 @@ from sklearn.mixture import GaussianMixture as SklearnMixture
 
 import globular
 from globular.estimators.mixture_starts import GivenStart
-from globular.kernels.cholesky import invert_factors
+from globular.kernels.posteriors import invert_factors
 from globular.model.chunks import Chunks
 from globular.model.covariances import FAMILIES, CovarianceLimits, one_for_all
 from globular.model.gaussian import GaussianParameters, isotropic_mixture, m_step

@@ -14,7 +14,7 @@ from typing import ClassVar, NamedTuple, Self
 import numpy as np
 from scipy.special import digamma, gammaln
 
-from globular.kernels.wishart import wishart_scales, wishart_terms
+from globular.kernels.posteriors import wishart_scales, wishart_terms
 from globular.model.covariances import FAMILIES
 from globular.model.covariances.families import least_pivot, with_factors
 from globular.model.gaussian import GaussianParameters

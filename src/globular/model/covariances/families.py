@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from globular.kernels.cholesky import invert_factors
+from globular.kernels.posteriors import invert_factors
 from globular.model.covariances.family import CentralMoments, CovarianceFamily, CovarianceLimits
 from globular.model.covariances.scatter import COLUMNS, NORM, OUTER, ScatterKind
 from globular.model.statistics import F64

@@ -237,21 +237,20 @@ def tight_joint(
     observed: Any,  # IN
     first: int,  # IN  the row in line 0 of the block
     n: int,  # IN
-    features: Any,  # IN  (≥ n, ≥ D)
     form: Any,  # IN
     with_scatter: bool,  # IN
-    differences: Any,  # scratch
+    block: Any,  # IN  features, and scratch
     joint: Any,  # OUT (C, ≥ n), the lines of tight components
 ) -> None:
     """⟨log p(c, x)⟩ of tight components from differences. O(n·T·S)."""
-    T, D = form.means.shape
+    (T, D), differences = form.means.shape, block.differences
     for t in range(T):
         line = joint[form.tight[t]]
         for begin in range(0, n, TILE):
             m = n - begin if n - begin < TILE else TILE
             for i in range(m):
                 for d in range(D):
-                    put_difference(differences, i, d, features[begin + i, d] - form.means[t, d])
+                    put_difference(differences, i, d, block.features[begin + i, d] - form.means[t, d])
             find_lengths(differences, m, form.factors, form.precisions, t)
             for i in range(m):
                 line[begin + i] = differences.values[i]
@@ -280,7 +279,7 @@ def joint_block(
     load_features(observed, first, n, form.offset, with_scatter, block.features)
     if form.tight.shape[0] < form.coefficients.shape[0]:
         multiply_rows(form.coefficients, 0, form.coefficients.shape[0], block.features, 0, n, joint)
-    tight_joint(observed, first, n, block.features, form, with_scatter, block.differences, joint)
+    tight_joint(observed, first, n, form, with_scatter, block, joint)
 
 
 @inline

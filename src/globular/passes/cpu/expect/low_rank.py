@@ -25,7 +25,7 @@ from globular.model.low_rank import LowRankParameters, LowRankStatistics
 from globular.model.statistics import F64, TruncatedPosterior
 from globular.passes.cpu.expect.all import weighted_total
 from globular.passes.cpu.expect.neighbors import Members, by_component, share_out
-from globular.passes.cpu.expect.nominated import noticeable, truncated_step
+from globular.passes.cpu.expect.probe import noticeable, truncated_step
 from globular.passes.cpu.grouped import cut_groups
 from globular.passes.cpu.project import project_as
 from globular.passes.cpu.rows import DenseRows

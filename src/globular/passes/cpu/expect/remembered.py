@@ -55,6 +55,8 @@ _DENSE = 0.2
 
 PAIRS_AT_ONCE = 1 << 14
 """Pairs of a block; one row has no more than there are components."""
+ROUNDING = 0.1
+"""Nats: many more than rounding makes bounds wrong by."""
 
 
 class PairBlock(NamedTuple):
@@ -64,6 +66,7 @@ class PairBlock(NamedTuple):
     owners: Any  # (capacity,) int64: the row of each, by its place in the list
     order: Any  # (capacity,) int64: pairs by component
     ends: Any  # (C + 1,) where the pairs of each component end
+    densities: Any  # (capacity,) log Σ_c p(c, x) over the pairs of a row
     differences: Any  # a `Differences`
 
 
@@ -107,8 +110,7 @@ def share_pairs(
     first: int,  # IN
     last: int,  # IN  rows first … last − 1 of the list
     form: Any,  # IN  all components by differences
-    block: Any,  # OUT values: q of the pairs, sorted by `sort_pairs`
-    densities: Any,  # OUT (≥ last − first,) log Σ_c p(c, x) over the pairs of a row
+    block: Any,  # OUT values: q of the pairs, sorted by `sort_pairs`; densities
 ) -> None:
     """Responsibilities within the pairs of each row. O(pairs·S)."""
     begin = 0
@@ -128,7 +130,7 @@ def share_pairs(
             largest = max(largest, values[a])
         for a in range(values.shape[0]):
             values[a] -= largest
-        densities[r - first] = largest
+        block.densities[r - first] = largest
     for p in range(pairs.starts[last] - start):  # of all rows at once: it vectorises
         block.values[p] = exponential(block.values[p])
     for r in range(first, last):
@@ -138,7 +140,7 @@ def share_pairs(
             total += values[a]
         for a in range(values.shape[0]):
             values[a] /= total
-        densities[r - first] += np.log(total)
+        block.densities[r - first] += np.log(total)
 
 
 @kernel
@@ -173,7 +175,6 @@ def pair_spans(
     pairs: Any,  # IN
     form: Any,  # IN  all components by differences
     block: Scratch,  # scratch of this thread
-    densities: Scratch,  # scratch (PAIRS_AT_ONCE,)
     q: Any,  # OUT (P,) responsibilities, or empty
     tally: Any,  # OUT a `Tally`
 ) -> None:
@@ -190,13 +191,13 @@ def pair_spans(
             while last < end and pairs.starts[last + 1] - start <= capacity:
                 last += 1
             sort_pairs(pairs, first, last, block)
-            share_pairs(x, scales, pairs, first, last, form, block, densities)
+            share_pairs(x, scales, pairs, first, last, form, block)
             if q.shape[0]:
                 for p in range(start, pairs.starts[last]):
                     q[p] = block.values[p - start]
             for r in range(first, last):
                 weight = weight_of(weights, pairs.numbers[r])
-                totals[0] += weight * densities[r - first]
+                totals[0] += weight * block.densities[r - first]
                 totals[1] += weight
                 for p in range(pairs.starts[r] - start, pairs.starts[r + 1] - start):
                     block.values[p] *= weight
@@ -204,16 +205,6 @@ def pair_spans(
             first = last
         mirror(sums.tight_scatter, form.means.shape[1] if form.factors.shape[1] else 0)
         span = take_number(queue)
-
-
-# Which pairs matter -----------------------------------------------------------------------------------------------
-
-
-class Margin(NamedTuple):
-    """What matters."""
-
-    nats: float  # below the best component of a row, at which another no longer matters
-    rounding: float  # many more nats than rounding makes bounds wrong by
 
 
 @kernel
@@ -242,11 +233,11 @@ def settle_bounds(
     first: int,  # IN
     n: int,  # IN
     form: Any,  # IN
-    margin: Any,  # IN
+    nats: float,  # IN
     block: Any,  # scratch, but for its joint
     joint: Any,  # IN  bounds from above, OUT log p(c, x) where it may matter, else −∞
-    best: Any,  # scratch (B,) int64
-    chosen: Any,  # scratch (B,) int64
+    best: Any,  # scratch (B,)
+    chosen: Any,  # scratch (B,)
 ) -> None:
     """Look closer at the most promising component of each row, then at those whose bounds are not below it.
 
@@ -262,7 +253,7 @@ def settle_bounds(
                 if step == 0:
                     m += best[i] == c
                 else:
-                    m += best[i] != c and line[i] >= block.densities[i] - (margin.nats + margin.rounding)
+                    m += best[i] != c and line[i] >= block.densities[i] - (nats + ROUNDING)
                     line[i] = block.densities[i] if best[i] == c else -np.inf
             exact_line(block.features, chosen[:m], form, c, block.differences, line if step else block.densities)
 
@@ -274,33 +265,31 @@ def look_spans(
     observed: Any,  # IN
     leading: Any,  # IN  a form of the first columns, or of all
     form: Any,  # IN  all components by differences, where the first columns are not all
-    margin: Any,  # IN
+    nats: float,  # IN  below the best component of a row, at which another no longer matters
     leading_block: Scratch,  # scratch for the form of the first columns
     block: Scratch,  # scratch for the other, which has no joint of its own
-    best: Scratch,  # scratch (B,) int64
-    chosen: Scratch,  # scratch (B,) int64
+    chosen: Scratch,  # scratch (2, B) int64
     masks: Any,  # IN  zeros, OUT (N, ⌈C / 64⌉) uint64: a bit for every component that matters
     sizes: Any,  # IN  zeros, OUT (spans, 4): pairs; rows that have several, and their pairs; rows that have none
 ) -> None:
     """Which components matter to each row. O(N·C·S)."""
-    N, B = observed.x.shape[0], leading_block.features.shape[0]
-    C = leading.coefficients.shape[0]
+    N, B, C = observed.x.shape[0], leading_block.features.shape[0], leading.coefficients.shape[0]
+    best, counts, joint = chosen[0], chosen[1], leading_block.joint
     span = take_number(queue)
     while span * rows_per_span < N:
         end = min(N, (span + 1) * rows_per_span)
         for first in range(span * rows_per_span, end, B):
             n = min(B, end - first)
-            joint_block(observed, first, n, leading, True, leading_block, leading_block.joint)
+            joint_block(observed, first, n, leading, True, leading_block, joint)
             if leading.offset.shape[0] < form.offset.shape[0]:
-                settle_bounds(observed, first, n, form, margin, block, leading_block.joint, best, chosen)
-            find_largest(leading_block.joint, n, leading_block.largest, best)
-            counts = chosen
+                settle_bounds(observed, first, n, form, nats, block, joint, best, counts)
+            find_largest(joint, n, leading_block.largest, best)
             for i in range(n):
                 counts[i] = 0
             for c in range(C):
-                line, bit = leading_block.joint[c], np.uint64(1) << np.uint64(c & 63)
+                line, bit = joint[c], np.uint64(1) << np.uint64(c & 63)
                 for i in range(n):
-                    if line[i] >= leading_block.largest[i] - margin.nats:
+                    if line[i] >= leading_block.largest[i] - nats:
                         masks[first + i, c >> 6] |= bit
                         counts[i] += 1
             for i in range(n):
@@ -390,11 +379,8 @@ class Pairs(NamedTuple):
                  pairs: Pairs, q: F64, sums: Tally) -> None:  # fmt: skip
             owners, order = np.empty((2, capacity), dtype=np.int64)
             ends, differences = np.empty(mixture.n_components + 1, dtype=np.int64), new_differences(mixture.n_features)
-            block = PairBlock(np.empty(capacity), owners, order, ends, differences)
-            pair_spans(
-                queue, spans.rows, x, read_only(scales), read_only(weights), pairs, form, block, np.empty(capacity), q,
-                sums,
-            )  # fmt: skip
+            block = PairBlock(np.empty(capacity), owners, order, ends, np.empty(capacity), differences)
+            pair_spans(queue, spans.rows, x, read_only(scales), read_only(weights), pairs, form, block, q, sums)
 
         def convert(span: int) -> None:
             some = slice(span * spans.rows, min(len(self.numbers), (span + 1) * spans.rows))
@@ -444,16 +430,14 @@ def look_at_all(shard: CpuShard, mixture: GaussianParameters, nats: float, most:
     spans = leading.spans(shard.n_rows)
     masks = np.zeros((shard.n_rows, -(-C // 64)), dtype=np.uint64)
     sizes = np.zeros((spans.n, 4), dtype=np.int64)
-    rounding = 0.1  # nats: many more than bounds are wrong by
-    margin, forms = Margin(nats, rounding), (leading.form, blocks.form)
+    forms = leading.form, blocks.form
 
     def look(queue: NDArray[np.int64], rows: Observed, cut: Cut) -> None:
         n = cut.spans.rows_per_block
-        block, (best, chosen) = leading.block(n), np.empty((2, n), dtype=np.int64)
-        closer = blocks.block(n)._replace(joint=np.empty((0, n)))
+        block, closer = leading.block(n), blocks.block(n)._replace(joint=np.empty((0, n)))
         look_spans(
-            queue, cut.spans.rows, rows, *forms, margin, block, closer,
-            best, chosen, masks[cut.rows], sizes[cut.which],
+            queue, cut.spans.rows, rows, *forms, nats, block, closer, np.empty((2, n), dtype=np.int64),
+            masks[cut.rows], sizes[cut.which],
         )  # fmt: skip
 
     leading.on_spans(shard, shard.n_threads, look)

@@ -7,6 +7,9 @@ from collections.abc import Iterator
 _REASONS = {
     "compiled into kernels, which `tests/passes` hold to their oracles": """
         kernels.* passes.cpu.engine.*
+        model.random: GOLDEN MIX1 MIX2
+        passes.cpu.cells: HEAT
+        passes.limits: HORIZON
     """,
     "of the door to numba, which `tests/jit` try": """
         jit.*
@@ -71,7 +74,6 @@ _REASONS = {
         algorithms.kmeans.balance: ROWS_AT_ONCE
         algorithms.mixtures.missing: NUMBERS_PER_BLOCK
         algorithms.ward: NUMBERS_AT_ONCE
-        passes.cpu.nearest: SPARE
     """,
     "what a parameter is where it is not given": """
         algorithms.kmeans.nested_choices: BATCH_ROWS BATCH_ROWS_PER_CLUSTER

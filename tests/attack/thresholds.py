@@ -55,8 +55,6 @@ _CENTERS: Mapping[str, Values] = {
     "passes.host.ROWS_PER_PRODUCT": (16, 1 << 12),
     "passes.cpu.sums.SPANS": (1, 1 << 10),
     "passes.cpu.answer._CANCELLED": (0.0, 1.0),
-    "passes.cpu.nearest.GROUP": (1, 64),
-    "passes.cpu.nearest.NUMBERS_AT_ONCE": (1, NEVER),
     "passes.cpu.cells.BLOCK_ROWS": ((1, 1), (1, 1 << 12)),
     "passes.cpu.center_scores.SCORES_PER_BLOCK": (16, 1 << 20),
     "passes.cpu.center_scores.BYTES_AT_ONCE": (1, NEVER),
@@ -136,7 +134,7 @@ _BATCHES: Mapping[str, Values] = {
 _NEIGHBORS: Mapping[str, Values] = {
     "passes.host.SEARCHED_AT_ONCE": (16, NEVER),
     "passes.cpu.assign.neighbors.TABLES_AT_ONCE": (1, 64),
-    "passes.cpu.assign.neighbors.GATHERED_ROWS": (1, NEVER),
+    "passes.cpu.assign.neighborhoods.GATHERED_ROWS": (1, NEVER),
     "passes.limits.HASH_SIZE": (1, 1 << 20),
     "model.graph._MANY_REPETITIONS": (0, NEVER),
 }

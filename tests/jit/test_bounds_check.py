@@ -106,7 +106,7 @@ def run_checked(code: str, cache: Path) -> None:
 
 OUTSIDE = {
     "an index beyond the end": (
-        "from globular.kernels.grouped import group_by_label\n"
+        "from globular.model.groups import group_by_label\n"
         "group_by_label(np.full(2, 5, np.int32), np.empty(3, np.int64), np.empty(2, np.int64))\n"
     ),
     "a negative index, which does not count from the end": (

@@ -3,16 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
-from globular.jit import new_queue, share_kernel
-from globular.kernels import centers as kernels
+from globular.jit import Queue, new_queue, share_kernel, strict_kernel, take_number
 from globular.model.statistics import F64
 from globular.threads import SECONDS_PER_NUMBER, worth_waking
 
 NUMBERS_AT_ONCE = 1 << 14
 """Numbers of centres that a thread takes at once."""
+
+
+@strict_kernel
+def divide_sums(
+    queue: Queue,  # IN/OUT blocks of sums
+    size: int,  # IN  sums of a block
+    sums: Any,  # IN  (C, D)
+    divisors: Any,  # IN  (C,)
+    means: Any,  # OUT (C, D) sums / divisors
+) -> None:
+    """Means from sums: those of NumPy, number by number. O(C · D)."""
+    begin = size * take_number(queue)
+    while begin < sums.shape[0]:
+        for c in range(begin, min(begin + size, sums.shape[0])):
+            for j in range(sums.shape[1]):
+                means[c, j] = sums[c, j] / divisors[c]
+        begin = size * take_number(queue)
 
 
 def median_center(centers: F64) -> F64:
@@ -29,7 +46,7 @@ def means_of(sums: F64, divisors: F64, n_threads: int) -> F64:
     if type(sums) is not np.ndarray:
         return sums / divisors[:, None]
     means = np.empty_like(sums)
-    by_blocks(lambda queue, size: kernels.divide_sums(queue, size, sums, divisors, means), sums.shape, n_threads)
+    by_blocks(lambda queue, size: divide_sums(queue, size, sums, divisors, means), sums.shape, n_threads)
     return means
 
 

@@ -16,21 +16,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from globular.jit import Queue, Scratch, inline, kernel, new_queue, share_kernel, take_number
+from globular.jit.bits import order_key
 from globular.jit.blas import multiply_rows
 from globular.jit.views import as_matrix
-from globular.kernels.probe import HEAT, closest_cells, merge_closest
-from globular.kernels.rows import squared_distance
 from globular.model.groups import group_by
 from globular.model.statistics import F64, Floats
-from globular.passes.cpu.engine.decide import TILE, lower_block
+from globular.passes.cpu.engine.decide import TILE, insert, lower_block
+from globular.passes.cpu.engine.rows import squared_distance
 from globular.passes.cpu.engine.score import Centers, Visit, Workspace, score_block
 from globular.passes.cpu.grouped import ROWS_PER_TASK
 from globular.passes.cpu.products import THIN, prepared
-from globular.passes.cpu.rows import CSRRows, KernelRows, gather_rows, in_place, on_rows, picked_in_place
+from globular.passes.cpu.rows import CSRRows, KernelRows, in_place, on_rows, on_tasks, picked_in_place
 from globular.passes.cpu.shard import CpuShard
 from globular.passes.host import CACHED_NUMBERS, NO_NUMBERS
 from globular.seam.passes import Labels
-from globular.threads import run_all, worth_waking
+from globular.threads import worth_waking
 
 Tasks = NDArray[np.int64]
 """(T, 3): a cell, and some of its rows, order[begin:end] of rows grouped by cell."""
@@ -50,6 +50,74 @@ class Known(IntEnum):
     NOTHING = 0  # they get the closest centre of the cell
     LABELS = 1  # the distances to the centres of these are still to be measured
     DISTANCES = 2
+
+
+HEAT = 16  # cells per heat of the tournament that finds the closest ones
+
+
+@kernel
+def closest_cells(
+    scores: Any,  # IN  (n, cells) −2 x·(m − offset)
+    score_norms: Any,  # IN  (cells,) ‖m − offset‖²
+    scales: Any,  # IN  (n,) or empty
+    cells: Any,  # OUT (n, p) the p cells of lowest score, lowest first
+    keys: Any,  # scratch (cells rounded up to a multiple of HEAT,) integers as wide as a score
+    winners: Any,  # scratch (cells / HEAT, rounded up) of the same type
+) -> None:
+    """The p closest cells of every row, up to rounding, by a tournament of order keys. O(n · (cells + p · HEAT))."""
+    n, n_cells = scores.shape
+    n_heats = winners.shape[0]
+    last = np.iinfo(keys.dtype).max
+    for g in range(n_cells, keys.shape[0]):
+        keys[g] = last
+    for i in range(n):
+        stretch = score_norms.dtype.type(scales[i] if scales.shape[0] else 1.0)
+        for g in range(n_cells):
+            keys[g] = order_key(score_norms[g] + stretch * scores[i, g])
+        for h in range(n_heats):
+            winners[h] = lowest_of_heat(keys, h)
+        for a in range(cells.shape[1]):
+            heat = 0
+            for h in range(1, n_heats):
+                heat = h if winners[h] < winners[heat] else heat
+            for g in range(heat * HEAT, (heat + 1) * HEAT):
+                if keys[g] == winners[heat]:
+                    cells[i, a] = g
+                    keys[g] = last
+                    break
+            winners[heat] = lowest_of_heat(keys, heat)
+
+
+@inline
+def lowest_of_heat(keys: Any, heat: int) -> int:
+    """The lowest key of a heat. It vectorises."""
+    lowest = keys[heat * HEAT]
+    for g in range(HEAT):
+        key = keys[heat * HEAT + g]
+        lowest = key if key < lowest else lowest
+    return lowest
+
+
+@kernel
+def merge_closest(
+    scores: Any,  # IN  (n, members) −2 x·(m − offset)
+    score_norms: Any,  # IN  (members,) ‖m − offset‖²
+    scales: Any,  # IN  (N,) or empty
+    chosen: Any,  # IN  (n,) the rows' numbers in the shard
+    members: Any,  # IN  (members,) numbers of the cells
+    costs: Any,  # IN/OUT (N, p) the p lowest scores so far, ascending
+    cells: Any,  # IN/OUT (N, p) whose they are
+) -> None:
+    """Keep the p closest cells of every row among those known and these. O(n · members), a little more for finds."""
+    n, n_members = scores.shape
+    for k in range(n):
+        i, p = chosen[k], cells.shape[1]
+        row_costs, row_cells = costs[i], cells[i]
+        stretch = score_norms.dtype.type(scales[i] if scales.shape[0] else 1.0)
+        for g in range(n_members):
+            cost = score_norms[g] + stretch * scores[k, g]
+            if cost < row_costs[p - 1]:
+                insert(cost, members[g], row_costs, row_cells, p)
 
 
 @inline
@@ -171,20 +239,13 @@ def for_cells(
 ) -> NDArray[np.int64]:
     """Rows grouped by cell, all tasks done on our threads: `work` gets a queue of them. Returns the sizes of cells."""
     starts, order = group_by(cell_of, n_cells, shard.n_threads)
-    rows, indexed = shard.rows, in_place(shard.rows, order, shard.n_threads)
-    tasks = cell_tasks(starts, BLOCK_ROWS[1] if indexed else ROWS_PER_TASK)
-    if indexed:
-        queue, visit = new_queue(), Visit(tasks, indexed[0], order, indexed[1], shard.scales, shard.origin)
-        share_kernel(lambda: work(queue, visit), queue, threads_for_cells(shard))
-    else:
+    lying = in_place(shard.rows, order, shard.n_threads)
+    tasks = cell_tasks(starts, BLOCK_ROWS[1] if lying else ROWS_PER_TASK)
 
-        def gathered(t: int) -> None:
-            cell, begin, end = tasks[t]
-            task, chosen = np.array([[cell, 0, end - begin]]), order[begin:end]
-            places = np.arange(len(chosen), dtype=order.dtype)
-            work(new_queue(), Visit(task, gather_rows(rows, chosen), chosen, places, shard.scales, shard.origin))
+    def visit(queue: NDArray[np.int64], some: slice, rows: KernelRows, places: NDArray[np.integer]) -> None:
+        work(queue, Visit(tasks[some], rows, order, places, shard.scales, shard.origin))
 
-        run_all(gathered, range(len(tasks)), shard.n_threads)
+    on_tasks(shard.rows, order, tasks[:, 1], threads_for_cells(shard), visit, lying=lying, calls_blas=True)
     return np.diff(starts)
 
 
@@ -276,7 +337,11 @@ class CellProduct:
     def workspace(self, width: int, n_keys: int = 0, n_winners: int = 0) -> Workspace:
         """Memory of one thread: a block of rows, and their scores with `width` centres."""
         (least, most), dtype = BLOCK_ROWS, self._dtype
-        keys, winners = (np.empty(n, dtype=f"i{dtype.itemsize}") for n in (n_keys, n_winners))
         seen = np.empty((most, self._shard.n_columns), dtype=dtype)
-        scores = np.empty(max(CACHED_NUMBERS, least * width), dtype=dtype)
-        return Workspace(seen, scores, np.empty(most), np.empty(most, dtype=np.int64), keys, winners)
+        return new_workspace(seen, np.empty(max(CACHED_NUMBERS, least * width), dtype=dtype), n_keys, n_winners)
+
+
+def new_workspace(seen: Floats, scores: Floats, n_keys: int = 0, n_winners: int = 0) -> Workspace:
+    """Memory of one thread for as many rows as `seen` has."""
+    keys, winners = (np.empty(n, dtype=f"i{scores.itemsize}") for n in (n_keys, n_winners))
+    return Workspace(seen, scores, np.empty(len(seen)), np.empty(len(seen), dtype=np.int64), keys, winners)

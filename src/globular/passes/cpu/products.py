@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
-from globular.kernels.centers import prepare_centers
+from globular.jit import Queue, kernel, take_number
 from globular.model.centers import by_blocks
 from globular.model.statistics import F64, Floats
 from globular.passes.host import NONE
@@ -14,6 +16,40 @@ THIN = 8
 """Columns up to which rows are multiplied by our own kernel: BLAS would mostly pack and unpack."""
 AS_THEY_ARE = np.empty(0, dtype=np.intp)
 """An order of centres."""
+
+
+@kernel
+def prepare_centers(
+    queue: Queue,  # IN/OUT blocks of members
+    size: int,  # IN  members of a block
+    centers: Any,  # IN  (C, D) float64
+    members: Any,  # IN  (C,) the centres in the order that is wanted, or empty: as they are
+    offset: Any,  # IN  (D,) or empty
+    factor: float,  # IN
+    norms: Any,  # OUT (C,) ‖m‖²
+    score_norms: Any,  # OUT (C,) ‖m − offset‖² in that order
+    factors: Any,  # OUT (C, D) factor · (m − offset) in that order
+) -> None:
+    """What products of rows and centres take. O(C · D)."""
+    C, D = centers.shape
+    begin = size * take_number(queue)
+    while begin < C:
+        for k in range(begin, min(begin + size, C)):
+            c = members[k] if members.shape[0] else k
+            norm, score_norm = 0.0, 0.0
+            for j in range(D):
+                norm += centers[c, j] * centers[c, j]
+            if offset.shape[0]:
+                for j in range(D):
+                    shifted = centers[c, j] - offset[j]
+                    score_norm += shifted * shifted
+                    factors[k, j] = factor * shifted
+            else:
+                score_norm = norm
+                for j in range(D):
+                    factors[k, j] = factor * centers[c, j]
+            norms[c], score_norms[k] = norm, score_norm
+        begin = size * take_number(queue)
 
 
 def prepared(

@@ -10,9 +10,8 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from globular.errors import UnsupportedPassError
-from globular.kernels.nearest import row_lengths
 from globular.model.statistics import F64, Floats
-from globular.passes.cpu.rows import CSRRows, DenseRows, Rows, read_only
+from globular.passes.cpu.rows import CSRRows, DenseRows, Rows, read_only, row_lengths
 from globular.passes.host import NONE, ROWS_AT_ONCE, HostShard
 from globular.seam.among import Need
 from globular.seam.passes import Index, Pass, Result

@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from globular.errors import MemoryBudgetError
-from globular.kernels.random import random_labels
+from globular.model.random import random_labels
 from globular.model.statistics import F64
 from globular.passes.host import BY_METHODS, Handler, HostShard
 from globular.passes.torch import plain

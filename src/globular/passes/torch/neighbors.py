@@ -11,10 +11,10 @@ from typing import Any, TypeAlias
 
 import torch
 
-from globular.kernels.neighborhoods import HORIZON
-from globular.kernels.random import GOLDEN, MIX1, MIX2
 from globular.model.graph import Search
+from globular.model.random import GOLDEN, MIX1, MIX2
 from globular.model.statistics import NO_PAIRS, HardStatistics, PairStatistics, SoftStatistics
+from globular.passes.limits import HORIZON
 from globular.passes.torch import plain
 from globular.passes.torch.assign import closest_neighbor, hard_statistics, label_sums
 from globular.passes.torch.card import engine
@@ -41,7 +41,7 @@ def _shifted(z: Any, bits: int) -> Any:
 
 
 def random_clusters(seed: int, rows: Any, draw: int, n_clusters: int) -> Any:
-    """A cluster drawn by hashing (seed, row, draw) for each of some rows: that of `kernels.random`."""
+    """A cluster drawn by hashing (seed, row, draw) for each of some rows: that of `model.random`."""
     block, place = divmod(draw, 64)
     z = _signed(seed + block * int(MIX1)) + (rows * 64 + place + 1) * _signed(int(GOLDEN))
     z = (z ^ _shifted(z, 30)) * _signed(int(MIX1))

@@ -13,12 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from globular.jit import inline, kernel
-from globular.kernels.neighbors import insert, search_space
 from globular.model.chunks import BoundGap, ChunkGains, Chunks
 from globular.model.gaussian import GaussianParameters
 from globular.model.graph import Graph, Search
 from globular.model.groups import group_by
 from globular.model.statistics import F64, I64, PairStatistics, SoftStatistics
+from globular.passes.cpu.assign.neighbors import search_space
+from globular.passes.cpu.engine.decide import insert
 from globular.passes.cpu.engine.densities import add_square
 from globular.passes.cpu.expect.blocks import ABSENT, ChunkBlocks
 from globular.passes.host import SEARCHED_AT_ONCE, HostShard
@@ -112,7 +113,7 @@ def search_cells(
         n_kept = 0
         for s in range(n_seen):
             space.seen_costs[s] = _cost(cells, i, components, seen[s])
-            n_kept = insert(space.seen_costs[s], seen[s], space.costs, members, i, n_kept)
+            n_kept = insert(space.seen_costs[s], seen[s], space.costs, members[i], n_kept)
         for a in range(n_kept, members.shape[1]):
             members[i, a] = -1
         n_distances += n_seen

@@ -18,9 +18,9 @@ import numpy as np
 
 from globular.jit import Queue, Scratch, inline, kernel, new_queue, share_kernel, take_number, twin
 from globular.jit.tiles import ROWS
-from globular.kernels.rows import add_row, squared_distance
 from globular.model.statistics import HardStatistics
 from globular.passes.cpu.engine.label import ROUND_DOWN, Given, label_block
+from globular.passes.cpu.engine.rows import add_row, squared_distance
 from globular.passes.cpu.settled import FADED, Settled, add_up
 from globular.passes.cpu.shard import CpuShard
 from globular.passes.cpu.sums import add_moved, sums_about_offset, wanted_sums

@@ -23,9 +23,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from globular.jit import Queue, Scratch, inline, kernel, new_queue, share_kernel, take_number
-from globular.kernels.grouped import look_up
-from globular.kernels.rows import fetch, quick_distance, quick_distances, squared_distance
-from globular.kernels.sums import AHEAD
 from globular.model.columns import ColumnMeans
 from globular.model.nested import Batch, Bounds, Candidates, NestedStatistics
 from globular.model.statistics import F64, I64
@@ -44,8 +41,9 @@ from globular.passes.cpu.center_scores import (
     stored_lower,
     stored_upper,
 )
+from globular.passes.cpu.engine.rows import AHEAD, fetch, quick_distance, quick_distances, squared_distance
 from globular.passes.cpu.grouped import packed
-from globular.passes.cpu.rows import CSRRows
+from globular.passes.cpu.rows import CSRRows, look_up
 from globular.passes.cpu.shard import CpuShard
 from globular.passes.host import SEARCHED_AT_ONCE
 from globular.seam.among import Down, Probe
@@ -374,7 +372,7 @@ def _search_few(
 
 def _close_centers(product: CenterScores) -> CloseCenters:
     """What may be wrong with distances includes what exact distances lose."""
-    centers, scales = product.centers, product.shard.scales
+    centers, scales = product.centers.centers, product.shard.scales
     D = centers.centers.shape[1]
     with np.errstate(over="ignore", invalid="ignore"):
         rounded = centers.centers.astype(product.shard.rows.dtype)

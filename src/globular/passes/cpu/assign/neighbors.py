@@ -2,39 +2,276 @@
 
 Rows are grouped by their closest cluster (counting sort); groups are searched side by side on our threads. A row keeps
 its label, and K(n) too if C′ > 1. Sums are taken in cluster order. `expect.neighbors` has this search for mixtures.
+
+With several clusters per row K(n) becomes the best of the neighbourhoods of its own members. What Eq. 8 needs comes out
+as triples (c, c̃, Σ w d, Σ w): over rows closest to c, their distances to c̃; a small hash table collects them.
+`assign.neighborhoods` has the search with one cluster per row.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from globular.jit import new_queue, share_kernel
-from globular.jit.tiles import line_tile
-from globular.kernels import neighbors as kernels
-from globular.kernels.grouped import pack
-from globular.kernels.members import settle_hard
-from globular.kernels.neighborhoods import search_neighborhoods
+from globular.jit import Queue, Scratch, inline, kernel, new_queue, share_kernel, take_number
 from globular.model.graph import Graph, Search
 from globular.model.groups import group_by
+from globular.model.random import GOLDEN, random_cluster
 from globular.model.statistics import F64, Floats, HardStatistics, PairStatistics
-from globular.passes.cpu.grouped import ROWS_PER_TASK, Grouping, group_rows, move_rows, packed, sort_when_it_pays
+from globular.passes.cpu.assign.neighborhoods import closest_of_neighborhoods
+from globular.passes.cpu.engine.decide import insert
+from globular.passes.cpu.engine.rows import AHEAD, fetch, quick_distance, quick_mahalanobis, squared_distance
+from globular.passes.cpu.grouped import ROWS_PER_TASK, Grouping, pack
 from globular.passes.cpu.products import prepared
 from globular.passes.cpu.rows import KernelRows, can_be_indexed, gather_rows, on_rows
 from globular.passes.cpu.shard import CpuShard
 from globular.passes.cpu.sums import wanted_sums
-from globular.passes.host import RUN, SEARCHED_AT_ONCE, runs_of, threads_for_runs
+from globular.passes.host import RUN, runs_of, threads_for_runs
 from globular.passes.limits import HASH_SIZE
 from globular.seam.among import Neighbors
 from globular.seam.passes import Assign
 from globular.threads import on_all_threads, run_all
 
-GATHERED_ROWS = 16384
-"""Least rows of a task whose rows have to be brought together, which is a call of its own; larger = fewer calls."""
 TABLES_AT_ONCE = 8
 """Full tables of pairs that a thread has room for before it asks for more."""
+
+
+@inline
+def cost_of(rows: Any, r: int, scale: float, quick: Any, c: int, norms: Any, precisions: Any, biases: Any) -> float:
+    """−2 log p(c, x) up to a constant, in the rows' dtype; the squared distance where there are no precisions."""
+    if precisions.shape[1] <= 1:
+        squared = quick_distance(rows, r, scale, quick, c, norms)
+        return squared if precisions.shape[0] == 0 else squared * precisions[c, 0] + biases[c]
+    return quick_mahalanobis(rows, r, quick, c, precisions) + biases[c]
+
+
+@kernel
+def renew_members(
+    queue: Queue,  # IN/OUT runs
+    length: int,  # IN  rows of a run
+    labels: Any,  # IN  (N,)
+    graph: Any,  # IN  (C, G)
+    members: Any,  # IN/OUT (N, C′)
+) -> None:
+    """K(n) of rows that it is new to, or whose label it does not go with: the label's neighbourhood. O(N)."""
+    n, C_prime = members.shape
+    G = min(C_prime, graph.shape[1])
+    begin = length * take_number(queue)
+    while begin < n:
+        for i in range(begin, min(begin + length, n)):
+            if members[i, 0] != labels[i]:
+                for a in range(G):
+                    members[i, a] = graph[labels[i], a]
+                for a in range(G, C_prime):
+                    members[i, a] = -1
+        begin = length * take_number(queue)
+
+
+@kernel
+def search_candidates(
+    queue: Queue,  # IN/OUT tasks
+    tasks: Any,  # IN  (T + 1,) task t has the rows order[tasks[t]:tasks[t + 1]]
+    rows: Any,  # IN
+    places: Any,  # IN  (N,) where the rows lie in `rows`
+    order: Any,  # IN  (N,) their numbers in the shard, grouped by their closest cluster
+    weights: Any,  # IN  (N,) or empty
+    scales: Any,  # IN  (N,) or empty
+    graph: Any,  # IN  (C, G)
+    quick: Any,  # IN  (C, D) centres in the rows' dtype
+    norms: Any,  # IN  (C,) ‖m‖² float64
+    precisions: Any,  # IN  rows' dtype: (0, 0) none, (C, 1) or (C, D)
+    biases: Any,  # IN  (C,) rows' dtype: what log-weights and determinants add to a cost
+    n_random: int,  # IN
+    seed: Any,  # IN
+    first_row: int,  # IN
+    by_distance: bool,  # IN  whether Eq. 8 takes square roots of costs (distances) or costs
+    members: Any,  # IN/OUT (N, C′) K(n), closest first; −1 where there is none
+    n_distances: Any,  # IN/OUT (T,)
+    pause: Any,  # IN/OUT (2,) where to go on: the task, −1 for the next one, and the place in the order
+    keys: Any,  # IN/OUT (H,) int64 hash table of pairs, −1 where free; length 0 when no estimates are wanted
+    pair_sums: Any,  # IN/OUT (H, 2) float64
+    stamps: Scratch,  # scratch (C,) int64, last row that looked at each cluster (rows are stamped 1 … N)
+    former: Scratch,  # scratch (C′,) int32
+    costs: Scratch,  # scratch (C′,) rows' dtype
+    seen: Scratch,  # scratch (C′·G + n_random,) int32: the search space G(n)
+    seen_costs: Scratch,  # scratch (the same,) rows' dtype
+    pairs: Any,  # OUT (2, P) int32: c and c̃ of the triples, P no less than H / 2
+    sums: Any,  # OUT (2, P) float32: Σ w d and Σ w
+    stretches: Any,  # OUT (S, 3) of triples: where their task begins in the order, where they begin, how many
+) -> int:
+    """General C′: K(n) = the C′ best of ∪ G_c, c ∈ K(n), and of `n_random` others. O(rows · C′ · G · D).
+
+    The table is emptied at the end of a task, and before it is too full. Returns the number of stretches of triples,
+    when all is done (`pause` is −1 then) or when there may be no room for the next ones.
+    """
+    H, n_stretches, n_triples = keys.shape[0], 0, 0
+    task, k = pause[0], pause[1]
+    if task < 0:
+        task = take_number(queue)
+        k = tasks[task] if task < tasks.shape[0] - 1 else 0
+    while task < tasks.shape[0] - 1:
+        end = tasks[task + 1]
+        while k < end:
+            if H and (n_triples + H // 2 > pairs.shape[1] or n_stretches == stretches.shape[0]):
+                pause[0], pause[1] = task, k
+                return n_stretches
+            n_held = 0
+            while k < end and (H == 0 or n_held + seen.shape[0] <= H // 2):
+                i = order[k]
+                if k + AHEAD < end:
+                    fetch(rows, places[k + AHEAD])
+                n_seen = search_row(
+                    rows, places[k], scales[i] if scales.shape[0] else 1.0, graph, quick, norms, precisions, biases,
+                    n_random, seed, first_row + i, i, members, stamps, former, costs, seen, seen_costs,
+                )  # fmt: skip
+                n_distances[task] += n_seen
+                weight = weights[i] if weights.shape[0] else 1.0
+                if H and weight > 0:
+                    n_held += collect_pairs(
+                        members[i, 0], graph.shape[0], weight, by_distance, seen, seen_costs, n_seen, keys, pair_sums
+                    )
+                k += 1
+            if n_held:
+                drain_pairs(graph.shape[0], keys, pair_sums, pairs, sums, n_triples)
+                stretches[n_stretches, 0], stretches[n_stretches, 1] = tasks[task], n_triples
+                stretches[n_stretches, 2] = n_held
+                n_triples += n_held
+                n_stretches += 1
+        task = take_number(queue)
+        k = tasks[task] if task < tasks.shape[0] - 1 else 0
+    pause[0] = -1
+    return n_stretches
+
+
+@inline
+def search_row(
+    rows: Any, r: int, scale: float, graph: Any, quick: Any, norms: Any, precisions: Any, biases: Any, n_random: int,
+    seed: Any, number: int, i: int, members: Any, stamps: Any, former: Any, costs: Any, seen: Any, seen_costs: Any,
+) -> int:  # fmt: skip
+    """K(n) of one row; returns how many clusters it has looked at. O(C′ · G · D)."""
+    n_seen = search_space(members, i, graph, n_random, seed, number, stamps, former, seen)
+    n_kept = 0
+    for s in range(n_seen):
+        seen_costs[s] = cost_of(rows, r, scale, quick, seen[s], norms, precisions, biases)
+        n_kept = insert(seen_costs[s], seen[s], costs, members[i], n_kept)
+    for a in range(n_kept, members.shape[1]):
+        members[i, a] = -1
+    return n_seen
+
+
+@inline
+def search_space(
+    members: Any, i: int, graph: Any, n_random: int, seed: Any, number: int, stamps: Any, former: Any, seen: Any
+) -> int:
+    """G(n) = ∪ G_c, c ∈ K(n), and `n_random` others, each once; returns how many. `former` becomes K(n). O(C′ · G)."""
+    stamp = np.int64(i) + 1
+    n_seen = 0
+    for a in range(former.shape[0]):
+        former[a] = members[i, a]
+    for a in range(former.shape[0]):
+        if former[a] < 0:
+            continue
+        for g in range(graph.shape[1]):
+            c = graph[former[a], g]
+            if stamps[c] != stamp:
+                stamps[c] = stamp
+                seen[n_seen] = c
+                n_seen += 1
+    for t in range(n_random):
+        for attempt in range(4):
+            c = random_cluster(seed, number, 4 * t + attempt, graph.shape[0])
+            if stamps[c] != stamp:
+                stamps[c] = stamp
+                seen[n_seen] = c
+                n_seen += 1
+                break
+    return n_seen
+
+
+@inline
+def collect_pairs(
+    closest: Any, n_clusters: int, weight: float, by_distance: bool, seen: Any, seen_costs: Any, n_seen: int, keys: Any,
+    pair_sums: Any,
+) -> int:  # fmt: skip
+    """Add what one row says about its closest cluster and the others it has seen; returns how many are new."""
+    n_new = 0
+    for s in range(n_seen):
+        if seen[s] != closest:
+            value = np.float64(seen_costs[s])
+            value = np.sqrt(max(value, 0.0)) if by_distance else value
+            n_new += collect_pair(np.int64(closest) * n_clusters + seen[s], weight, value, keys, pair_sums)
+    return n_new
+
+
+@inline
+def collect_pair(key: Any, weight: float, value: float, keys: Any, pair_sums: Any) -> Any:
+    """Add to the sums of a pair in the hash table; returns 1 if it is a new one. O(1)."""
+    last = keys.shape[0] - 1
+    slot = np.int64((np.uint64(key) * GOLDEN) >> np.uint64(32)) & last
+    while keys[slot] != key and keys[slot] >= 0:
+        slot = (slot + 1) & last
+    is_new = keys[slot] < 0
+    if is_new:
+        keys[slot] = key
+        pair_sums[slot, 0] = 0.0
+        pair_sums[slot, 1] = 0.0
+    pair_sums[slot, 0] += weight * value
+    pair_sums[slot, 1] += weight
+    return np.int64(is_new)
+
+
+@inline
+def drain_pairs(n_clusters: int, keys: Any, pair_sums: Any, pairs: Any, sums: Any, n: int) -> None:
+    """Move the hash table's entries into triples, in table order, from triple n on. O(H)."""
+    for slot in range(keys.shape[0]):
+        if keys[slot] >= 0:
+            pairs[0, n], pairs[1, n] = keys[slot] // n_clusters, keys[slot] % n_clusters
+            sums[0, n], sums[1, n] = pair_sums[slot, 0], pair_sums[slot, 1]
+            keys[slot] = -1
+            n += 1
+
+
+@kernel
+def settle_hard(
+    queue: Queue,  # IN/OUT runs
+    length: int,  # IN  rows of a run
+    rows: Any,  # IN
+    scales: Any,  # IN  (N,) or empty
+    weights: Any,  # IN  (N,) or empty
+    centers: Any,  # IN  (C, D) float64
+    norms: Any,  # IN  (C,)
+    members: Any,  # IN/OUT (N, C′)
+    labels: Any,  # IN/OUT (N,) the closest cluster
+    n_moved: Any,  # OUT (runs,) rows whose label changes
+    objectives: Any,  # OUT (runs,) Σ w d²
+) -> None:
+    """Only the closest member votes; the former one stays if float64 finds it as close. O(N · D)."""
+    C_prime = members.shape[1]
+    run = take_number(queue)
+    while run < objectives.shape[0]:
+        begin, end = run * length, min((run + 1) * length, labels.shape[0])
+        objective, n = 0.0, 0
+        for i in range(begin, end):
+            scale = scales[i] if scales.shape[0] else 1.0
+            closest = squared_distance(rows, i, scale, centers, members[i, 0], norms)
+            if members[i, 0] != labels[i]:
+                stay = squared_distance(rows, i, scale, centers, labels[i], norms)
+                if stay <= closest:
+                    closest = stay
+                    place = C_prime - 1  # rounding may have put the former one out of K(n) altogether
+                    for a in range(1, C_prime):
+                        if members[i, a] == labels[i]:
+                            place = a
+                    members[i, place] = members[i, 0]
+                    members[i, 0] = labels[i]
+                else:
+                    n += 1
+                    labels[i] = members[i, 0]
+            objective += closest * (weights[i] if weights.shape[0] else 1.0)
+        objectives[run], n_moved[run] = objective, n
+        run = take_number(queue)
 
 
 @CpuShard.implements(Assign, Neighbors)
@@ -43,7 +280,7 @@ def assign_neighbors(shard: CpuShard, work: Assign) -> HardStatistics:
     assert isinstance(work.among, Neighbors)
     centers, graph, search = work.centers, work.among.graph, work.among.search
     if search.n_candidates == 1:
-        objective, n_distances, pairs, n_changed = _search_neighborhoods(shard, centers, graph, search)
+        objective, n_distances, pairs, n_changed = closest_of_neighborhoods(shard, centers, graph, search)
     else:
         members = kept_members(shard, graph, search.n_candidates)
         n_distances, pairs = search_candidates_of(shard, centers, SquaredDistances(), graph, search, members)
@@ -61,66 +298,12 @@ class SquaredDistances:
     by_distance = True
 
 
-def _search_neighborhoods(
-    shard: CpuShard, centers: F64, graph: Graph, search: Search
-) -> tuple[float, int, PairStatistics, int]:
-    """C′ = 1: tables per group. The closest cluster of every row goes to the labels.
-
-    Returns the objective, the number of distances, what Eq. 8 needs, and how many rows moved.
-    """
-    (C, D), G = centers.shape, graph.shape[1]
-    grouping, dtype = group_rows(shard, C), shard.rows.dtype
-    starts, order = grouping.starts, grouping.order
-    norms, _, quick = prepared(centers, 1.0, dtype, shard.n_threads)
-    lanes = line_tile(dtype.itemsize).lanes
-    tile = D if lanes > D else 0, G + -G % lanes  # where columns fill no vector, vectors run along the neighbours
-    indexed = grouping.copied is not None or can_be_indexed(shard.rows)
-    tasks = grouping.tasks(SEARCHED_AT_ONCE if indexed else GATHERED_ROWS)
-    begins = starts[tasks]
-    room = tasks * (G * (G - 1)) + begins * search.n_random  # where the triples of a task begin, if it has all it may
-    width = int(room[-1]) if search.estimate else 0
-    triples = np.empty((4, width), dtype=np.int32)
-    pairs, sums = triples[:2], triples[2:].view(np.float32)
-    moved, numbers = np.empty((3, shard.n_rows), dtype=order.dtype), np.empty((len(tasks) - 1, 3), dtype=np.int64)
-    objectives = np.empty(len(tasks) - 1)
-
-    def search_groups(queue: NDArray[np.int64], part: slice, rows: KernelRows, places: NDArray[np.integer]) -> None:
-        search_neighborhoods(
-            queue, tasks[part.start : part.stop + 1], room[part], rows, places, order, shard.weights, shard.scales,
-            starts, graph, quick, centers, norms, search.n_random, np.uint64(search.seed), shard.first_row,
-            shard.labels, grouping.labels, moved, pairs, sums, objectives[part], numbers[part], np.empty(tile, dtype),
-            np.empty(tile[1], dtype), np.empty((G, G + 1)),
-        )  # fmt: skip
-
-    if indexed:
-        queue, everything = new_queue(), slice(0, len(objectives))
-        rows, places = grouping.load(shard, 0, shard.n_rows)
-        threads = min(shard.n_threads, len(objectives))
-        share_kernel(lambda: search_groups(queue, everything, rows, places), queue, threads, calls_blas=False)
-    else:
-        within = (np.arange(shard.n_rows) - np.repeat(begins[:-1], np.diff(begins))).astype(order.dtype)
-
-        def gathered(t: int) -> None:
-            rows = gather_rows(shard.rows, order[begins[t] : begins[t + 1]])
-            search_groups(new_queue(), slice(t, t + 1), rows, within)
-
-        run_all(gathered, range(len(objectives)), shard.n_threads)
-    n_distances, n_pairs, n_moved = np.ascontiguousarray(numbers.T)
-    moved = packed(moved, begins[:-1], n_moved, shard.n_threads)
-    triples = packed(triples, room[:-1], n_pairs, shard.n_threads)
-    moved[0] = move_rows(shard, grouping, moved)
-    sort_when_it_pays(shard, grouping, moved.shape[1])
-    shard.keep(grouping)
-    found = PairStatistics(triples[:2], triples[2:].view(np.float32))
-    return float(objectives.sum()), int(n_distances.sum()), found, moved.shape[1]
-
-
 def kept_members(shard: CpuShard, graph: Graph, n_candidates: int) -> NDArray[np.int32]:
     """K(n); where it is new or does not fit the labels, the neighbourhood of the label."""
     members = cast(NDArray[np.int32], shard.state.get("members", np.int32, -1, width=n_candidates))
     queue, labels = new_queue(), shard.labels
     share_kernel(
-        lambda: kernels.renew_members(queue, RUN, labels, graph, members), queue, threads_for_runs(shard),
+        lambda: renew_members(queue, RUN, labels, graph, members), queue, threads_for_runs(shard),
         calls_blas=False,
     )  # fmt: skip
     return members
@@ -143,7 +326,7 @@ def search_candidates_of(
         mine, pause = list[_Triples](), np.full(2, -1, dtype=np.int64)
         while not mine or pause[0] >= 0:
             triples = _Triples.make(len(scratch.keys))
-            n_stretches = kernels.search_candidates(
+            n_stretches = search_candidates(
                 queue, tasks[part.start : part.stop + 1], rows, places, order, shard.weights, shard.scales, graph,
                 quick, norms, precisions, biases, search.n_random, np.uint64(search.seed), shard.first_row,
                 costs.by_distance, members, n_distances[part], pause, *scratch, *triples,

@@ -7,8 +7,7 @@ from typing import Any, NamedTuple
 from globular.jit import inline, kernel
 from globular.jit.blas import multiply_rows
 from globular.jit.prefetch import prefetch_row
-from globular.kernels.rows import length, multiply_csr_row, row_length
-from globular.kernels.scores import copy_row
+from globular.passes.cpu.engine.rows import copy_row, length, multiply_csr_row, row_length
 
 AHEAD = 4
 """Rows before its turn that the memory of one is asked for."""
@@ -18,7 +17,7 @@ class Visit(NamedTuple):
     """Rows in tasks, each of which visits one cell of centres."""
 
     tasks: Any  # (T, 3) (cell, begin, end): the rows order[begin:end] visit this cell
-    rows: Any  # see `kernels.rows`
+    rows: Any  # see `engine.rows`
     order: Any  # (N,) row numbers in the order of tasks
     places: Any  # (N,) where these lie in `rows`
     scales: Any  # by row number, or empty

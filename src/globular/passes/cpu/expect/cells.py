@@ -17,14 +17,12 @@ from globular.jit.bits import order_key
 from globular.jit.blas import multiply_rows
 from globular.jit.prefetch import prefetch_row
 from globular.jit.views import as_matrix
-from globular.kernels.probe import HEAT, lowest_of_heat
-from globular.kernels.rows import length as length_of
-from globular.kernels.scores import copy_row
-from globular.kernels.sums import AHEAD
 from globular.model.cells import CenterCells
 from globular.model.statistics import F64
 from globular.passes.cpu.assign.probe import closest_cells
-from globular.passes.cpu.cells import BLOCK_ROWS, for_cells
+from globular.passes.cpu.cells import BLOCK_ROWS, HEAT, for_cells, lowest_of_heat
+from globular.passes.cpu.engine.rows import AHEAD, copy_row
+from globular.passes.cpu.engine.rows import length as length_of
 from globular.passes.cpu.engine.score import Visit
 from globular.passes.cpu.expect.neighbors import Costs, Members, exact_cost, take_in
 from globular.passes.cpu.shard import CpuShard

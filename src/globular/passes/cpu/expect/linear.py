@@ -13,12 +13,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from globular.jit import Queue, Scratch, inline, kernel, new_queue, share_kernel, take_number
-from globular.kernels.rows import multiply_csr_row
 from globular.model.chunks import ShareRule
 from globular.model.covariances import FAMILIES
 from globular.model.exponential import ExponentialMixture, LinearMixture, LinearStatistics, Surveyed
 from globular.model.statistics import F64
 from globular.passes.cpu.engine.densities import NOTHING, Observed, scale_lines, softmax_block, weight_of
+from globular.passes.cpu.engine.rows import multiply_csr_row
 from globular.passes.cpu.expect.all import answered, check_columns
 from globular.passes.cpu.expect.blocks import (
     ABSENT,

@@ -14,16 +14,24 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from globular.jit import Queue, Scratch, inline, kernel, take_number, twin
 from globular.jit.prefetch import prefetch_row
-from globular.jit.tiles import distances_to_tile
-from globular.kernels.random import random_cluster, random_outside
-from globular.kernels.rows import fetch, quick_distance, quick_distances, squared_distance
-from globular.kernels.sums import AHEAD
+from globular.jit.tiles import distances_to_tile, line_tile
+from globular.model.graph import Graph, Search
+from globular.model.random import random_cluster, random_outside
+from globular.model.statistics import F64, PairStatistics
+from globular.passes.cpu.engine.rows import AHEAD, fetch, quick_distance, quick_distances, squared_distance
+from globular.passes.cpu.grouped import group_rows, move_rows, packed, sort_when_it_pays
+from globular.passes.cpu.products import prepared
+from globular.passes.cpu.rows import KernelRows, can_be_indexed, on_tasks
+from globular.passes.cpu.shard import CpuShard
+from globular.passes.host import SEARCHED_AT_ONCE
+from globular.passes.limits import HORIZON
 
-HORIZON = 2.25
-"""Squared: a random candidate half as far again as the farthest neighbour is none, and its pair is not listed."""
+GATHERED_ROWS = 16384
+"""Least rows of a task whose rows have to be brought together, which is a call of its own; larger = fewer calls."""
 
 
 @kernel
@@ -184,3 +192,45 @@ def flush_table(p: int, graph: Any, table: Any, pairs: Any, pair_sums: Any, n_pa
                 pair_sums[0, n_pairs], pair_sums[1, n_pairs] = table[a, b], table[a, G]
                 n_pairs += 1
     return n_pairs
+
+
+def closest_of_neighborhoods(
+    shard: CpuShard, centers: F64, graph: Graph, search: Search
+) -> tuple[float, int, PairStatistics, int]:
+    """C′ = 1: tables per group. The closest cluster of every row goes to the labels.
+
+    Returns the objective, the number of distances, what Eq. 8 needs, and how many rows moved.
+    """
+    (C, D), G = centers.shape, graph.shape[1]
+    grouping, dtype = group_rows(shard, C), shard.rows.dtype
+    starts, order = grouping.starts, grouping.order
+    norms, _, quick = prepared(centers, 1.0, dtype, shard.n_threads)
+    lanes = line_tile(dtype.itemsize).lanes
+    tile = D if lanes > D else 0, G + -G % lanes  # where columns fill no vector, vectors run along the neighbours
+    indexed = grouping.copied is not None or can_be_indexed(shard.rows)
+    tasks = grouping.tasks(SEARCHED_AT_ONCE if indexed else GATHERED_ROWS)
+    begins = starts[tasks]
+    room = tasks * (G * (G - 1)) + begins * search.n_random  # where the triples of a task begin, if it has all it may
+    width = int(room[-1]) if search.estimate else 0
+    triples = np.empty((4, width), dtype=np.int32)
+    pairs, sums = triples[:2], triples[2:].view(np.float32)
+    moved, numbers = np.empty((3, shard.n_rows), dtype=order.dtype), np.empty((len(tasks) - 1, 3), dtype=np.int64)
+    objectives = np.empty(len(tasks) - 1)
+
+    def search_groups(queue: NDArray[np.int64], part: slice, rows: KernelRows, places: NDArray[np.integer]) -> None:
+        search_neighborhoods(
+            queue, tasks[part.start : part.stop + 1], room[part], rows, places, order, shard.weights, shard.scales,
+            starts, graph, quick, centers, norms, search.n_random, np.uint64(search.seed), shard.first_row,
+            shard.labels, grouping.labels, moved, pairs, sums, objectives[part], numbers[part], np.empty(tile, dtype),
+            np.empty(tile[1], dtype), np.empty((G, G + 1)),
+        )  # fmt: skip
+
+    on_tasks(shard.rows, order, begins[:-1], shard.n_threads, search_groups, lying=grouping.lying())
+    n_distances, n_pairs, n_moved = np.ascontiguousarray(numbers.T)
+    moved = packed(moved, begins[:-1], n_moved, shard.n_threads)
+    triples = packed(triples, room[:-1], n_pairs, shard.n_threads)
+    moved[0] = move_rows(shard, grouping, moved)
+    sort_when_it_pays(shard, grouping, moved.shape[1])
+    shard.keep(grouping)
+    found = PairStatistics(triples[:2], triples[2:].view(np.float32))
+    return float(objectives.sum()), int(n_distances.sum()), found, moved.shape[1]

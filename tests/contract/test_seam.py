@@ -129,7 +129,7 @@ def changes(log: Log) -> list[str]:
 
 def append(log: Log, *works: object) -> None:
     for work in works:
-        log.append(Work(work, is_merged=True))  # type: ignore[arg-type]
+        log.append(Work(work))  # type: ignore[arg-type]
 
 
 def test_the_log_keeps_what_still_shows() -> None:
@@ -144,9 +144,9 @@ def test_passes_that_change_nothing_are_not_logged() -> None:
     rows = blobs(60, D=3)
     mixture = mixture_of(rows)
     for work in (ExpectCells(mixture), TakeCells(), SumByLabel(3), Expect(mixture), Moments()):
-        assert not Work(work, is_merged=True).changes
+        assert not Work(work).changes
     for change in (Gains(mixture, 4), OpenGaining(0.0), Expect(mixture, Remembered(renew=True)), AddSeeds(rows[:2])):
-        assert Work(change, is_merged=True).changes
+        assert Work(change).changes
 
 
 def test_gains_under_the_same_mixture_are_one_story() -> None:

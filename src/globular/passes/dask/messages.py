@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import pickle
 import uuid
+from collections.abc import Callable
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from functools import cache
 from typing import Any
@@ -29,18 +30,19 @@ class Nothing(Change):
 
 
 class Work:
-    """A pass for every part, or one of its own for each of some parts; pickled once, however far it travels."""
+    """A pass for every part, or one of its own for each of some parts; pickled once, however far it travels.
 
-    __slots__ = ("_value", "changes", "is_merged", "parts", "payload")
+    The results of one pass become one, those of several come back part by part.
+    """
 
-    def __init__(self, value: Pass[Any] | dict[int, Pass[Any]], *, is_merged: bool) -> None:
+    __slots__ = ("_value", "changes", "parts", "payload")
+
+    def __init__(self, value: Pass[Any] | dict[int, Pass[Any]]) -> None:
         one = next(iter(value.values())) if isinstance(value, dict) else value
         self._value: Pass[Any] | dict[int, Pass[Any]] | None = value
         self.changes = bool(one.effect.writes)
         """Whether the per-row state is another one afterwards."""
         self.payload = _dumps(value)
-        self.is_merged = is_merged
-        """Whether the results become one; else they come back part by part."""
         self.parts = frozenset(value) if isinstance(value, dict) else None
         """The parts that have a pass of their own; None for all, with the same pass."""
 
@@ -61,10 +63,10 @@ class Work:
         return self.value.get(number) if isinstance(self.value, dict) else self.value
 
     def __getstate__(self) -> Any:
-        return self.changes, self.payload, self.is_merged, self.parts
+        return self.changes, self.payload, self.parts
 
     def __setstate__(self, state: Any) -> None:
-        self.changes, self.payload, self.is_merged, self.parts = state
+        self.changes, self.payload, self.parts = state
         self._value = None
 
 
@@ -160,7 +162,7 @@ class Reply:
         self.missing += other.missing
         self.error = self.error or other.error
         self.singles |= other.singles
-        if request.work.is_merged and (self.sums or other.sums):
+        if self.sums or other.sums:
             tree = TreeSum[Any](request.n_parts, request.work.one.merge)
             tree.nodes.update(self.sums)
             for (level, number), value in other.sums.items():
@@ -177,39 +179,11 @@ class Reply:
 
 
 @dataclass(frozen=True, slots=True)
-class SparseRows:
-    """A matrix of which few rows differ from zero."""
+class Packed:
+    """Something in fewer bytes: what makes it again, and from what."""
 
-    shape: tuple[int, ...]
-    indices: NDArray[np.int32]
-    rows: NDArray[np.float64]
-
-    def unpacked(self) -> NDArray[np.float64]:
-        matrix = np.zeros(self.shape)
-        matrix[self.indices] = self.rows
-        return matrix
-
-
-@dataclass(frozen=True, slots=True)
-class PackedPairs:
-    """Pieces of pair statistics, each row of them in the narrowest type that holds its numbers."""
-
-    pieces: list[tuple[NDArray[Any], ...]]
-    """c, c̃, Σ w d and Σ w."""
-
-    def unpacked(self) -> PairStatistics:
-        return PairStatistics.of_pieces(self.pieces)
-
-
-@dataclass(frozen=True, slots=True)
-class Record:
-    """A dataclass taken apart."""
-
-    kind: type
-    values: list[Any]
-
-    def unpacked(self) -> Any:
-        return self.kind(*map(unpack, self.values))
+    make: Callable[..., Any]
+    given: tuple[Any, ...]
 
 
 def pack(value: Any) -> Any:
@@ -217,17 +191,26 @@ def pack(value: Any) -> Any:
     if isinstance(value, np.ndarray) and value.ndim == 2 and value.dtype == np.float64:
         occupied = np.ascontiguousarray(value).view(np.int64).any(axis=1)
         indices = np.flatnonzero(occupied).astype(np.int32)
-        return SparseRows(value.shape, indices, value[indices]) if 2 * len(indices) < len(value) else value
+        few = 2 * len(indices) < len(value)
+        return Packed(_with_rows, (value.shape, indices, value[indices])) if few else value
     if isinstance(value, PairStatistics):
-        return PackedPairs([tuple(map(narrowed, piece)) for piece in value.pieces if len(piece[0])])
+        pieces = [tuple(map(narrowed, piece)) for piece in value.pieces if len(piece[0])]
+        return Packed(PairStatistics.of_pieces, (pieces,))
     if is_dataclass(value) and not isinstance(value, type):
-        return Record(type(value), [pack(getattr(value, item.name)) for item in fields(value)])
+        return Packed(type(value), tuple(pack(getattr(value, item.name)) for item in fields(value)))
     return value
 
 
 def unpack(value: Any) -> Any:
     """The inverse of `pack`."""
-    return value.unpacked() if isinstance(value, SparseRows | PackedPairs | Record) else value
+    return value.make(*map(unpack, value.given)) if isinstance(value, Packed) else value
+
+
+def _with_rows(shape: tuple[int, ...], indices: NDArray[np.int32], rows: NDArray[np.float64]) -> NDArray[np.float64]:
+    """A matrix of which few rows differ from zero."""
+    matrix = np.zeros(shape)
+    matrix[indices] = rows
+    return matrix
 
 
 def narrowed(values: NDArray[Any]) -> NDArray[Any]:

@@ -100,7 +100,7 @@ class _Host:
 
     def _run(self, request: Request, todo: list[int]) -> Reply:
         work, answer = request.work, Reply()
-        tree = TreeSum[Any](request.n_parts, work.one.merge) if work.is_merged else None
+        tree = TreeSum[Any](request.n_parts, work.one.merge) if work.parts is None else None
         for number in todo:
             part, own = self.parts[number], work.of_part(number)
             if own is not None:

@@ -74,10 +74,6 @@ class SideBySide(Shard):
         """The results of a pass on all parts, merged along the tree over their numbers."""
 
     @abstractmethod
-    def _each(self, work: Pass[Result]) -> list[Result]:
-        """The result of a pass for every part."""
-
-    @abstractmethod
     def _some(self, work: Mapping[int, Pass[Result]]) -> dict[int, Result]:
         """A pass of its own for each of some parts."""
 
@@ -123,7 +119,10 @@ class SideBySide(Shard):
 
     def locate(self, masses: F64, by: Any = "weights") -> Index:
         """Find the part of each mass from the totals, then the row inside it."""
-        totals = self.weights_of_parts if by == "weights" else np.concatenate(self._each(Total(by)))
+        totals = self.weights_of_parts
+        if by != "weights":
+            errors = self._some(dict.fromkeys(range(len(totals)), Total(by)))
+            totals = np.concatenate([errors[part] for part in range(len(totals))])
         ends = np.cumsum(totals)
         last = np.flatnonzero(totals > 0)[-1] if (totals > 0).any() else 0
         owners = np.minimum(np.searchsorted(ends, masses, side="right"), last)
@@ -173,9 +172,6 @@ class SplitShard(SideBySide):
 
     def _merged(self, work: Pass[Result]) -> Result:
         return tree_total(len(self.shards), work.merge, (shard.run(work) for shard in self.shards))
-
-    def _each(self, work: Pass[Result]) -> list[Result]:
-        return [shard.run(work) for shard in self.shards]
 
     def _some(self, work: Mapping[int, Pass[Result]]) -> dict[int, Result]:
         return {part: self.shards[part].run(own) for part, own in work.items()}

@@ -21,12 +21,7 @@ from numpy.typing import NDArray
 from globular.model.gaussian import GaussianParameters
 from globular.model.statistics import PairStatistics
 from globular.passes.many.split import Node, TreeSum
-from globular.seam.passes import Change, Pass
-
-
-@dataclass(frozen=True)
-class Nothing(Change):
-    """Leave a part as it is."""
+from globular.seam.passes import Pass
 
 
 class Work:

@@ -34,12 +34,12 @@ from globular.model.statistics import F64
 from globular.passes.dask import workers
 from globular.passes.dask.cluster import Cluster, client_ids, load_rows
 from globular.passes.dask.log import SNAPSHOT_BYTES, Log
-from globular.passes.dask.messages import Nothing, Post, Reply, Request, Work, halves
+from globular.passes.dask.messages import Post, Reply, Request, Work, halves
 from globular.passes.dask.partitions import Partition
 from globular.passes.dask.workers import PartInfo, PartOptions, RowsInfo
 from globular.passes.many.split import SideBySide
 from globular.seam.among import Need
-from globular.seam.passes import AllLabels, Assign, Labels, Pass, Result
+from globular.seam.passes import AllLabels, Assign, Labels, Pass, Result, Take
 from globular.seam.tree_passes import ReadFrontier
 from globular.threads import resolve_threads
 
@@ -47,6 +47,8 @@ logger = logging.getLogger("globular")
 
 REACH_SECONDS = 3.0
 """How long to try whether this process can connect to a worker."""
+NOTHING = Take(np.empty(0, dtype=np.intp), "labels")
+"""Leaves a part as it is."""
 MAX_ATTEMPTS = 30
 """How often to load parts, or to repair what was lost in the middle of one pass, on workers that keep dying."""
 
@@ -189,7 +191,7 @@ class DaskShard(SideBySide):
         centers = self.log.first_centers() if self.log.is_cut else None
         if centers is not None:
             again.insert(0, Work(Assign(centers, want="labels")))
-        again.append(Work(Nothing()))
+        again.append(Work(NOTHING))
         number = self.log.n_changes - work.changes
         for step in again:
             # only who has come through to the end counts as up to date

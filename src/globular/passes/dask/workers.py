@@ -20,9 +20,8 @@ from globular.data.blocks import Matrix, check_finite
 from globular.data.some_rows import RowRange, choose_rows
 from globular.errors import DataError
 from globular.model.statistics import F64
-from globular.passes.dask.messages import Nothing, Reply, Request
+from globular.passes.dask.messages import Reply, Request
 from globular.passes.dask.partitions import FileRows, rows_from_chunk, weights_from_chunk
-from globular.passes.host import HostShard
 from globular.passes.many.split import TreeSum
 from globular.passes.registry import shard_over
 from globular.seam.among import Need
@@ -242,8 +241,3 @@ async def pass_on(rpc: Any, request: Request) -> Reply:
     if reply["status"] != "OK":
         return Reply(error=RuntimeError(f"{address}: {reply.get('text', reply)}"))
     return cast(Reply, reply["result"])
-
-
-@HostShard.implements(Nothing)
-def nothing(shard: HostShard, work: Nothing) -> None:
-    """Leave a part as it is."""

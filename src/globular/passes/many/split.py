@@ -110,12 +110,9 @@ class SideBySide(Shard):
 
     def take(self, indices: Index, what: RowValue = "rows") -> NDArray[Any]:
         owners = np.searchsorted(self._ends, indices, side="right")
-        wanted = {int(part): Take(indices[owners == part] - self._first(part), what) for part in np.unique(owners)}
         shape = (len(indices), self.n_columns) if what == "rows" else (len(indices),)
         out: NDArray[Any] = np.empty(shape, dtype=np.int32 if what == "labels" else np.float64)
-        for part, values in self._some(wanted).items():
-            out[owners == part] = values
-        return out
+        return self._gather(owners, lambda part, own: Take(indices[own] - self._first(part), what), out)
 
     def locate(self, masses: F64, by: Any = "weights") -> Index:
         """Find the part of each mass from the totals, then the row inside it."""
@@ -126,13 +123,17 @@ class SideBySide(Shard):
         ends = np.cumsum(totals)
         last = np.flatnonzero(totals > 0)[-1] if (totals > 0).any() else 0
         owners = np.minimum(np.searchsorted(ends, masses, side="right"), last)
-        wanted = {
-            int(part): Locate(masses[owners == part] - (ends[part] - totals[part]), by) for part in np.unique(owners)
-        }
-        located = np.empty(len(masses), dtype=np.intp)
-        for part, rows in self._some(wanted).items():
-            located[owners == part] = rows + self._first(part)
-        return located
+        firsts, before, out = np.append(0, self._ends), ends - totals, np.empty(len(masses), dtype=np.intp)
+        return firsts[owners] + self._gather(owners, lambda part, own: Locate(masses[own] - before[part], by), out)
+
+    def _gather(
+        self, owners: Index, work: Callable[[int, NDArray[np.bool_]], Pass[Any]], out: NDArray[Any]
+    ) -> NDArray[Any]:
+        """What the owner of each value says: `work` is what to ask of a part for those that it owns."""
+        found = self._some({int(part): work(int(part), owners == part) for part in np.unique(owners)})
+        for part, values in found.items():
+            out[owners == part] = values
+        return out
 
     def _first(self, part: int) -> int:
         return int(self._ends[part - 1]) if part else 0

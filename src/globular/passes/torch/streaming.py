@@ -74,17 +74,14 @@ class StreamedShard(CardShard):
     def lacks(self) -> Mapping[Need, str]:
         return {"sparse rows": DENSE, "rows that stay": READ_ANEW, "rows on a CPU": NOT_WRITTEN}
 
-    def _taken(self, indices: Index) -> TorchShard:
+    def subset(self, indices: Index) -> TorchShard:
         chosen = np.asarray(indices)
         rows = self._source.take(chosen) if isinstance(self._source, Source) else self._source[chosen]
         weights = None if self.w is None else self.w[self.tensor(chosen, torch.int64)]
         return TorchShard(_as_tensor(rows, pin=False).to(self.device), weights, unit_rows=self._unit_rows)
 
     def take_rows(self, indices: Index) -> F64:
-        return self.give(self._taken(indices).take_tensor(slice(None)))
-
-    def subset(self, indices: Index) -> TorchShard:
-        return self._taken(indices)
+        return self.give(self.subset(indices).take_tensor(slice(None)))
 
     def local(self, rows: Floats, weights: F64 | None = None) -> TorchShard:
         return beside(self, rows, weights)

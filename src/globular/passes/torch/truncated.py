@@ -46,7 +46,7 @@ class Costs:
         self.precisions = (1.0 / variances).contiguous()
         log_determinants = torch.log(variances).sum(dim=1) * (self.D if variances.shape[1] == 1 else 1)
         self.biases = log_determinants + self.D * math.log(2 * math.pi) - 2.0 * log_weights
-        self._engine = engine(shard.device)
+        self.engine = engine(shard.device)
 
     @property
     def parameters(self) -> tuple[Any, Any, Any]:
@@ -55,31 +55,17 @@ class Costs:
 
     def nominate(self, cells: CenterCells, visits: Any, kept: int) -> tuple[Any, Any]:
         """The best components of the cells that every row visits: numbers and costs, (N, visits · kept)."""
-        shard, per_row = self.shard, visits.shape[1]
+        shard = self.shard
         members, starts = shard.tensor(cells.order, torch.int64), shard.tensor(cells.starts, torch.int64)
         grouping = group(visits.reshape(-1), len(starts) - 1, starts=False)
-        scores, found = self._engine.nominate_components(
-            shard.x,
-            *self.parameters,
-            shard.tensor(cells.middles).contiguous(),
-            kept,
-            grouping,
-            starts,
-            members,
-            per_row,
-        )
+        given = shard.tensor(cells.middles).contiguous(), kept, grouping, starts, members, visits.shape[1]
+        scores, found = self.engine.nominate_components(shard.x, *self.parameters, *given)
         return found.view(shard.n_rows, -1), scores.view(shard.n_rows, -1)
 
     def weigh(self, labels: Any, members: Any, candidates: Any = None, scores: Any = None) -> tuple[Any, Any, Any]:
         """K(n) becomes the best of itself and the candidates: shares, bounds, and bounds before, of every row."""
-        found: tuple[Any, Any, Any] = self._engine.weigh(
-            self.shard.x, *self.parameters, labels, members, candidates, scores
-        )
-        return found
-
-    def sums(self, members: Any, shares: Any) -> Any:
-        """(C, 2 D + 1): Σ q, Σ q (x − μ), Σ q (x − μ)² over the rows that keep a component."""
-        return self._engine.sum_entries(self.shard.x, shares, self.means, members)
+        found = self.engine.weigh(self.shard.x, *self.parameters, labels, members, candidates, scores)
+        return tuple(found)
 
 
 def statistics(
@@ -88,7 +74,7 @@ def statistics(
     """Counts, sums and scatter of the truncated M-step."""
     if shard.w is not None:
         shares = shares * shard.w[:, None]
-    raw = costs.sums(members, shares)
+    raw = costs.engine.sum_entries(shard.x, shares, costs.means, members)
     counts, sums, squares = torch.split(raw, [1, costs.D, costs.D], dim=1)
     if mixture.family.scatter.width(costs.D) < costs.D:
         squares = squares.sum(dim=1, keepdim=True)

@@ -55,32 +55,14 @@ class DeviceState(PointState):
 
     def __init__(self, n_rows: int, device: Any) -> None:
         super().__init__(n_rows)
-        self._device, self._tensors = device, dict[str, Any]()
+        self._device = device
 
-    def tensor(self, name: str, dtype: Any, fill: float, width: int | None = None) -> Any:
-        """The tensor of that name; made and filled on first use or when its width changed."""
-        shape = (self.n_rows,) if width is None else (self.n_rows, width)
-        if name not in self._tensors or self._tensors[name].shape != shape:
-            self._tensors[name] = torch.full(shape, fill, dtype=dtype, device=self._device)
-        return self._tensors[name]
-
-    def view(self, start: int, stop: int) -> DeviceState:
-        return _DeviceStateView(self, start, stop)
-
-
-class _DeviceStateView(DeviceState):
-    def __init__(self, whole: DeviceState, start: int, stop: int) -> None:
-        super().__init__(stop - start, whole._device)
-        self._whole, self._rows = whole, slice(start, stop)
-
-    def tensor(self, name: str, dtype: Any, fill: float, width: int | None = None) -> Any:
-        return self._whole.tensor(name, dtype, fill, width)[self._rows]
+    def _new(self, shape: tuple[int, ...], dtype: Any, fill: float) -> Any:
+        return torch.full(shape, fill, dtype=dtype, device=self._device)
 
 
 class CardShard(HostShard):
     """Weights and per-row state on a device; whoever has the rows says of which type their differences are."""
-
-    state: DeviceState
 
     def __init__(
         self,
@@ -89,7 +71,7 @@ class CardShard(HostShard):
         device: Any,
         exact: Any,
         *,
-        state: DeviceState | None = None,
+        state: PointState | None = None,
         first_row: int = 0,
         lent_recordings: Recordings | None = None,
     ) -> None:
@@ -143,17 +125,17 @@ class CardShard(HostShard):
     @property
     def label_tensor(self) -> Any:
         """Per-row state: the closest centre."""
-        return self.state.tensor("labels", torch.int32, -1)
+        return self.state.get("labels", torch.int32, -1)
 
     @property
     def d2_tensor(self) -> Any:
         """Per-row state: squared distance to the closest seed, or to the row's own centre."""
-        return self.state.tensor("d2", self.exact, float("inf"))
+        return self.state.get("d2", self.exact, float("inf"))
 
     @property
     def seed_tensor(self) -> Any:
         """Per-row state: the number of the closest seed."""
-        return self.state.tensor("seeds", torch.int32, -1)
+        return self.state.get("seeds", torch.int32, -1)
 
     @property
     def labels(self) -> Labels:

@@ -13,11 +13,12 @@ import torch
 
 from globular.errors import UnsupportedPassError
 from globular.model.statistics import F64, Floats
-from globular.passes.torch.card import DENSE, CardShard, DeviceState
+from globular.passes.torch.card import DENSE, CardShard
 from globular.passes.torch.plain import blocks, seen
 from globular.passes.torch.recording import Recordings
 from globular.seam.among import Need
 from globular.seam.passes import Index, Pass, Result
+from globular.seam.shard import PointState
 from globular.threads import cached_property
 
 KEPT_TYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.uint8)
@@ -44,7 +45,7 @@ class TorchShard(CardShard):
         *,
         unit_rows: bool = False,
         scales: Any = None,
-        state: DeviceState | None = None,
+        state: PointState | None = None,
         first_row: int = 0,
         lent_recordings: Recordings | None = None,
     ) -> None:

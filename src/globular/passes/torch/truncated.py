@@ -29,7 +29,7 @@ from globular.seam.mixture_passes import Expect
 
 def members_of(shard: TorchShard, n_candidates: int) -> Any:
     """Per-row state: K(n), (N, C′) int32, the best first; −1 where there is none."""
-    return shard.state.tensor("members", torch.int32, -1, width=n_candidates)
+    return shard.state.get("members", torch.int32, -1, width=n_candidates)
 
 
 class Costs:

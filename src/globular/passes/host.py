@@ -271,8 +271,8 @@ def all_labels(shard: HostShard, work: passes.AllLabels) -> list[Labels]:
     return [shard.labels]
 
 
-BY_METHODS = (passes.Take, passes.Locate, passes.Total, passes.AllLabels)
-"""Passes that shards answer by methods of their own, wherever weights and state lie."""
+BY_METHODS = (passes.Take, passes.Locate, passes.Total, passes.AllLabels, passes.SeedFew, passes.SearchFew)
+"""Passes that ask methods of a shard for all they need, wherever rows, weights and state lie."""
 
 
 @HostShard.implements(passes.ScatterLabels)

@@ -22,6 +22,7 @@ from globular.model.gaussian import GaussianParameters
 from globular.model.statistics import PairStatistics
 from globular.passes.many.split import Node, TreeSum
 from globular.seam.passes import Pass
+from globular.threads import cached_property
 
 
 class Work:
@@ -30,23 +31,19 @@ class Work:
     The results of one pass become one, those of several come back part by part.
     """
 
-    __slots__ = ("_value", "changes", "parts", "payload")
-
     def __init__(self, value: Pass[Any] | dict[int, Pass[Any]]) -> None:
-        one = next(iter(value.values())) if isinstance(value, dict) else value
-        self._value: Pass[Any] | dict[int, Pass[Any]] | None = value
-        self.changes = bool(one.effect.writes)
-        """Whether the per-row state is another one afterwards."""
+        vars(self)["value"] = value
         self.payload = _dumps(value)
+        self.changes = bool(self.one.effect.writes)
+        """Whether the per-row state is another one afterwards."""
         self.parts = frozenset(value) if isinstance(value, dict) else None
         """The parts that have a pass of their own; None for all, with the same pass."""
 
-    @property
+    @cached_property
     def value(self) -> Pass[Any] | dict[int, Pass[Any]]:
         """The pass, or the passes by part."""
-        if self._value is None:
-            self._value = pickle.loads(self.payload)
-        return self._value
+        value: Pass[Any] | dict[int, Pass[Any]] = pickle.loads(self.payload)
+        return value
 
     @property
     def one(self) -> Pass[Any]:
@@ -57,12 +54,8 @@ class Work:
         """The pass of a part; None where there is nothing to do."""
         return self.value.get(number) if isinstance(self.value, dict) else self.value
 
-    def __getstate__(self) -> Any:
-        return self.changes, self.payload, self.parts
-
-    def __setstate__(self, state: Any) -> None:
-        self.changes, self.payload, self.parts = state
-        self._value = None
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: kept for name, kept in vars(self).items() if name != "value"}
 
 
 def _dumps(value: Any) -> bytes:
@@ -125,10 +118,7 @@ class Request:
 
     def onward(self) -> list[Request]:
         """The requests to pass on: two halves of the rest of the route, neighbours staying together."""
-        return [
-            Request(self.key, self.number, self.n_parts, self.work, half, self.replay)
-            for half in halves(self.route[1:])
-        ]
+        return [replace(self, route=half) for half in halves(self.route[1:])]
 
 
 def halves(route: tuple[Post, ...]) -> list[tuple[Post, ...]]:
@@ -137,9 +127,9 @@ def halves(route: tuple[Post, ...]) -> list[tuple[Post, ...]]:
     return [half for half in (route[:middle], route[middle:]) if half]
 
 
-@dataclass(slots=True)
+@dataclass
 class Reply:
-    """What the workers of a route found, or what kept them from it."""
+    """What the workers of a route found, or what kept them from it; on a journey sums take fewer bytes."""
 
     sums: dict[Node, Any] = field(default_factory=dict)
     """Results put together as far as the tree over the parts allows."""
@@ -164,13 +154,11 @@ class Reply:
                 tree.insert(level, number, value)
             self.sums = tree.nodes
 
-    def packed(self) -> Reply:
-        """The same for the journey."""
-        return replace(self, sums={node: pack(value) for node, value in self.sums.items()})
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "sums": {node: pack(value) for node, value in self.sums.items()}}
 
-    def unpacked(self) -> Reply:
-        """The same after the journey."""
-        return replace(self, sums={node: unpack(value) for node, value in self.sums.items()})
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state, sums={node: unpack(value) for node, value in state["sums"].items()})
 
 
 @dataclass(frozen=True, slots=True)

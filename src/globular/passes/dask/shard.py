@@ -138,7 +138,7 @@ class DaskShard(SideBySide):
         requests = [Request(self.key, number, len(self.partitions), work, half, replay) for half in halves(route)]
         answer = Reply()
         for request, part in zip(requests, self.cluster.sync(self._exchange, requests), strict=True):
-            answer.join(part.unpacked(), request)
+            answer.join(part, request)
         return answer
 
     def _route(self, only: Iterable[int] | None) -> tuple[Post, ...]:

@@ -217,8 +217,8 @@ async def serve(request: Request, dask_worker: Any = None) -> Reply:
     onward = [asyncio.ensure_future(pass_on(dask_worker.rpc, part)) for part in request.onward()]
     answer = await _answer(request, dask_worker)
     for other in onward:
-        answer.join((await other).unpacked(), request)
-    return answer.packed()
+        answer.join(await other, request)
+    return answer
 
 
 async def _answer(request: Request, worker: Any) -> Reply:

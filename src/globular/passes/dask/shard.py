@@ -47,7 +47,7 @@ logger = logging.getLogger("globular")
 
 REACH_SECONDS = 3.0
 """How long to try whether this process can connect to a worker."""
-NOTHING = Take(np.empty(0, dtype=np.intp), "labels")
+NOTHING = Take(np.empty(0, dtype=np.intp), "weights")
 """Leaves a part as it is."""
 MAX_ATTEMPTS = 30
 """How often to load parts, or to repair what was lost in the middle of one pass, on workers that keep dying."""

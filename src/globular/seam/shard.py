@@ -57,9 +57,6 @@ class _StateView(PointState):
     def get(self, name: str, dtype: Any, fill: float, width: int | None = None) -> Any:
         return self._whole.get(name, dtype, fill, width)[self._start : self._stop]
 
-    def view(self, start: int, stop: int) -> PointState:
-        return self._whole.view(self._start + start, self._start + stop)
-
 
 class Shard(ABC):
     """Rows with their weights and per-row state, and whoever carries out passes over them."""

@@ -31,14 +31,9 @@ RUN = 4096
 """Rows whose running sums are taken together."""
 
 
-def has_kernels(device: Any) -> bool:
-    """Whether triton's kernels run on this device; elsewhere plain torch does the same."""
-    return bool(device.type == "cuda") or kernels_are_interpreted()
-
-
 def engine(device: Any, exact: Any = torch.float32) -> Any:
     """The functions of `launch` where kernels run, else those of `plain`: they take the same, and do the same."""
-    if not has_kernels(device) or exact == torch.float64:
+    if exact == torch.float64 or not (device.type == "cuda" or kernels_are_interpreted()):
         return plain
     from globular.passes.torch import launch
 

@@ -145,10 +145,14 @@ class CardShard(HostShard):
         """One number a row, float64, whether there are weights or not."""
         return torch.ones(self.n_rows, dtype=torch.float64, device=self.device) if self.w is None else self.w
 
+    def weighted(self, values: Any) -> Any:
+        """w·v of one value a row, float64."""
+        wide = values.to(torch.float64)
+        return wide if self.w is None else wide * self.w
+
     def errors(self) -> Any:
         """w·d² of every row, float64."""
-        d2 = self.d2_tensor.to(torch.float64)
-        return d2 if self.w is None else d2 * self.w
+        return self.weighted(self.d2_tensor)
 
     def take(self, indices: Index, what: RowValue = "rows") -> NDArray[Any]:
         if what == "rows":

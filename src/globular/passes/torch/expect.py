@@ -179,7 +179,7 @@ def answer(shard: TorchShard, work: Answer) -> list[Any]:
             if n_shares > densities.n_components:
                 found[block.rows, -1] = (work.model.background - log_densities).exp_()
     if work.want == "total":
-        return [float((found if shard.w is None else found * shard.w).sum())]
+        return [float(shard.weighted(found).sum())]
     return [shard.give(found)]
 
 

@@ -81,11 +81,6 @@ def statistics(
     return shard.give(counts[:, 0].contiguous()), shard.give(sums.contiguous()), shard.give(squares.contiguous())
 
 
-def weighted_total(shard: TorchShard, values: Any) -> Any:
-    """Σ w v of one value a row."""
-    return (values if shard.w is None else values * shard.w).sum()
-
-
 @TorchShard.implements(Expect, Probe)
 def expect_probe(shard: TorchShard, work: Expect) -> SoftStatistics:
     """Truncated E-step among K(n) and the components of the closest cells."""
@@ -100,7 +95,7 @@ def expect_probe(shard: TorchShard, work: Expect) -> SoftStatistics:
         looks = looks + routing + shard.tensor(cells.starts, torch.int64).diff()[visits.long()].sum()
     shares, bounds, before = costs.weigh(labels, members, *found)
     sums = statistics(shard, work.mixture, costs, members, shares)
-    totals = torch.stack([weighted_total(shard, bounds), weighted_total(shard, before), looks.to(torch.float64)])
+    totals = torch.stack([shard.weighted(bounds).sum(), shard.weighted(before).sum(), looks.to(torch.float64)])
     bound, former, n_looks = totals.tolist()
     gain = 0.0 if cells is None else bound - former
     return SoftStatistics(*sums, bound, shard.total_weight, n_distances + int(n_looks), gain=gain)

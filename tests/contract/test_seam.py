@@ -16,8 +16,8 @@ from globular.model.columns import ColumnMeans
 from globular.model.covariances import FAMILIES
 from globular.model.gaussian import GaussianParameters
 from globular.model.nested import NestedStatistics
-from globular.passes.blocks import BlockShard
 from globular.passes.cpu import CpuShard
+from globular.passes.cpu.shard import BlockShard
 from globular.passes.dask.log import Log
 from globular.passes.dask.messages import Work
 from globular.passes.many.split import SplitShard
@@ -112,7 +112,7 @@ class Elsewhere(BlockShard):
 
 
 def test_a_backend_that_takes_rows_has_all_passes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("globular.passes.blocks.PART_BYTES", 8 * 3 * 25)
+    monkeypatch.setattr("globular.passes.cpu.shard.PART_BYTES", 8 * 3 * 25)
     rows = blobs(90, D=3)
     here, elsewhere = CpuShard(rows), Elsewhere(rows)
     one, other = here.run(Assign(rows[:7])), elsewhere.run(Assign(rows[:7]))

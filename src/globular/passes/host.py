@@ -1,9 +1,9 @@
 """What shards of this process share: per-row state, the table of who carries out which pass, and passes over state.
 
-A backend derives from `HostShard` by way of `BlockShard`, and registers a function for each pass that it carries out
-itself: `@MyShard.implements(Assign)`, or `@MyShard.implements(Assign, Probe)` for one source of candidates. What
-needs weights and per-row state alone is written here once. Passes that nobody has registered are carried out part by
-part.
+A backend derives from `HostShard` by way of `cpu.shard.BlockShard`, and registers a function for each pass that it
+carries out itself: `@MyShard.implements(Assign)`, or `@MyShard.implements(Assign, Probe)` for one source of candidates.
+What needs weights and per-row state alone is written here once. Passes that nobody has registered are carried out part
+by part.
 """
 
 from __future__ import annotations

@@ -20,8 +20,7 @@ from globular.data.blocks import Block, Matrix, Source, working_dtype
 from globular.data.some_rows import check_rows
 from globular.model.nested import Batch, NestedStatistics
 from globular.model.statistics import F64, I64
-from globular.passes.blocks import BlockShard
-from globular.passes.cpu.shard import CpuShard
+from globular.passes.cpu.shard import BlockShard, CpuShard
 from globular.passes.host import PART_BYTES
 from globular.seam.among import Need
 from globular.seam.passes import AssignBatch, Index, Labels

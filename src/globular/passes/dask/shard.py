@@ -82,8 +82,6 @@ class DaskShard(SideBySide):
         self.partitions = list(partitions)
         self.log = Log()
         self.n_repairs = 0
-        self.is_streamed = any(part.is_streamed for part in partitions)
-        """Whether workers read rows from files anew for every pass."""
         self.n_threads = resolve_threads(n_threads)
         self._unit_rows, self._labelled, self._threads_wanted = unit_rows, labelled, n_threads
         self._weights = weights

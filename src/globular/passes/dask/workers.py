@@ -57,20 +57,15 @@ class PartInfo:
 
 
 @dataclass(slots=True)
-class _Part:
-    shard: Shard
-    version: int
-    """The number of changes that its state has seen; negative while it catches up."""
-
-
-@dataclass(slots=True)
 class _Host:
     """The parts of one shard on one worker."""
 
     client_id: str
     raw: dict[int, tuple[Matrix | RowRange, F64 | None]] = field(default_factory=dict)
     """Rows and weights that were loaded, by partition, until a part is made from them."""
-    parts: dict[int, _Part] = field(default_factory=dict)
+    parts: dict[int, Shard] = field(default_factory=dict)
+    versions: dict[int, int] = field(default_factory=dict)
+    """How many changes the state of each part has seen; negative while it catches up."""
     executor: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, "globular-pass"))
     answered: int = 0
     """Number of the last change that was answered."""
@@ -82,13 +77,13 @@ class _Host:
         asked = request.route[0].parts
         before = request.number - 1 if request.work.changes else request.number
         known = (-request.replay,) if request.replay else (before, request.number)
-        missing = [i for i in asked if i not in self.parts or self.parts[i].version not in known]
+        missing = [i for i in asked if self.versions.get(i) not in known]
         if missing:
             return Reply(missing=missing)
         answer = Reply()
         if request.work.changes and self.answered == request.number and not request.replay:
             answer = self.said
-        todo = [i for i in asked if request.replay or not request.work.changes or self.parts[i].version == before]
+        todo = [i for i in asked if request.replay or not request.work.changes or self.versions[i] == before]
         found = self._run(request, todo)
         answer.join(found, request)
         if request.replay:
@@ -101,14 +96,14 @@ class _Host:
         work, answer = request.work, Reply()
         tree = TreeSum[Any](request.n_parts, work.one.merge) if work.parts is None else None
         for number in todo:
-            part, own = self.parts[number], work.of_part(number)
+            own = work.of_part(number)
             if own is not None:
-                result = part.shard.run(own)
+                result = self.parts[number].run(own)
                 if tree is None:
                     answer.singles[number] = result
                 else:
                     tree.insert(0, number, result)
-            part.version = request.number  # also where the change concerned other parts alone
+            self.versions[number] = request.number  # also where the change concerned other parts alone
         answer.sums = {} if tree is None else tree.nodes
         return answer
 
@@ -181,7 +176,7 @@ def _make_part(host: _Host, number: int, options: PartOptions, worker: Any) -> P
         rows = _rows_that_count(rows, weights)
     n_threads = options.n_threads or worker.state.nthreads
     shard = shard_over(rows, weights, unit_rows=options.unit_rows, n_threads=n_threads, first_row=options.first_row)
-    host.parts[number] = _Part(shard, options.version)
+    host.parts[number], host.versions[number] = shard, options.version
     return PartInfo(shard.total_weight, dict(shard.lacks))
 
 

@@ -38,7 +38,6 @@ from globular.passes.dask.messages import Post, Reply, Request, Work, halves
 from globular.passes.dask.partitions import Partition
 from globular.passes.dask.workers import PartInfo, PartOptions, RowsInfo
 from globular.passes.many.split import SideBySide
-from globular.seam.among import Need
 from globular.seam.passes import AllLabels, Assign, Labels, Pass, Result, Take
 from globular.seam.tree_passes import ReadFrontier
 from globular.threads import resolve_threads
@@ -93,14 +92,6 @@ class DaskShard(SideBySide):
         self.owners = share_out([part.n_rows for part in self.partitions], threads)
         weakref.finalize(self, _release, client, self.key)
         self._begin()
-
-    @property
-    def _lacks_of_parts(self) -> list[Mapping[Need, str]]:
-        return [info.lacks for info in self._infos]
-
-    @property
-    def weights_of_parts(self) -> F64:
-        return np.array([info.total_weight for info in self._infos])
 
     @property
     def labels(self) -> Labels:
@@ -218,7 +209,7 @@ class DaskShard(SideBySide):
         self.n_columns = max(info.n_columns for info in self._rows)
         self.dtype: np.dtype[Any] = np.result_type(np.uint8, *{info.dtype for info in self._rows})
         infos = self._make(range(len(kept)))
-        self._infos = [infos[number] for number in range(len(kept))]
+        self._parts = [infos[number] for number in range(len(kept))]
 
     def _load(self, numbers: Iterable[int]) -> dict[int, RowsInfo]:
         """Have the rows of these parts loaded by their workers, or by others where those are gone."""

@@ -68,6 +68,8 @@ class SideBySide(Shard):
 
     _ends: Index
     """One past the last row of every part."""
+    _parts: Sequence[Any]
+    """Something that has `total_weight` and `lacks`, for every part."""
 
     @abstractmethod
     def _merged(self, work: Pass[Result]) -> Result:
@@ -78,14 +80,9 @@ class SideBySide(Shard):
         """A pass of its own for each of some parts."""
 
     @property
-    @abstractmethod
-    def _lacks_of_parts(self) -> list[Mapping[Need, str]]:
-        """See `Shard.lacks`, part by part."""
-
-    @property
-    @abstractmethod
     def weights_of_parts(self) -> F64:
         """Σ w of every part."""
+        return np.array([part.total_weight for part in self._parts])
 
     @property
     def n_rows(self) -> int:  # type: ignore[override]
@@ -97,7 +94,7 @@ class SideBySide(Shard):
 
     @property
     def lacks(self) -> Mapping[Need, str]:
-        found = {need: reason for lacks in self._lacks_of_parts for need, reason in lacks.items()}
+        found = {need: reason for part in self._parts for need, reason in part.lacks.items()}
         return {**found, "rows in one place": IN_PARTS, "sparse rows": IN_PARTS}
 
     def _carry_out(self, work: Pass[Result]) -> Result:
@@ -153,19 +150,11 @@ class SplitShard(SideBySide):
             raise ValueError("a split needs at least one shard")
         if len({shard.n_columns for shard in shards}) > 1:
             raise ValueError("all shards of a split must have the same number of columns")
-        self.shards = list(shards)
+        self.shards = self._parts = list(shards)
         self.n_columns, self.n_threads = shards[0].n_columns, shards[0].n_threads
         self._ends = np.cumsum([shard.n_rows for shard in shards])
         for number, shard in enumerate(shards):
             shard.first_row = self._first(number)
-
-    @property
-    def _lacks_of_parts(self) -> list[Mapping[Need, str]]:
-        return [shard.lacks for shard in self.shards]
-
-    @property
-    def weights_of_parts(self) -> F64:
-        return np.array([shard.total_weight for shard in self.shards])
 
     @property
     def labels(self) -> Labels:

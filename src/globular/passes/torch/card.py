@@ -7,6 +7,7 @@ C-sized values stay on the card too (`arrays`): only numbers cross the bus, and 
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from typing import Any, cast
 
 import numpy as np
@@ -22,11 +23,13 @@ from globular.passes.torch.arrays import DeviceArray
 from globular.passes.torch.grouping import group
 from globular.passes.torch.recording import Recordings
 from globular.seam import passes
+from globular.seam.among import Need
 from globular.seam.passes import Index, Labels, Pass, Result, RowValue
 from globular.seam.shard import PointState
 from globular.threads import cached_property
 
 DENSE = "the rows are dense"
+NOT_WRITTEN = "it has not been written for GPUs; use device='cpu'"
 RUN = 4096
 """Rows whose running sums are taken together."""
 
@@ -102,6 +105,10 @@ class CardShard(HostShard):
     @property
     def dtype(self) -> np.dtype:
         return np.dtype(np.float64 if self.exact == torch.float64 else np.float32)
+
+    @property
+    def lacks(self) -> Mapping[Need, str]:
+        return {"sparse rows": DENSE, "rows on a CPU": NOT_WRITTEN}
 
     # --- tensors and what algorithms see of them ---
 

@@ -18,8 +18,8 @@ from globular.data.blocks import Block, Source, working_dtype
 from globular.data.some_rows import check_rows
 from globular.model.statistics import F64, Floats
 from globular.passes.torch.arrays import tensor_dtype
-from globular.passes.torch.card import DENSE, CardShard
-from globular.passes.torch.shard import NOT_WRITTEN, TorchShard, beside, exact_type
+from globular.passes.torch.card import CardShard
+from globular.passes.torch.shard import TorchShard, beside, exact_type
 from globular.seam.among import Need
 from globular.seam.passes import Index
 from globular.threads import default_threads, even_ranges, read_ahead, run_all
@@ -72,7 +72,7 @@ class StreamedShard(CardShard):
 
     @property
     def lacks(self) -> Mapping[Need, str]:
-        return {"sparse rows": DENSE, "rows that stay": READ_ANEW, "rows on a CPU": NOT_WRITTEN}
+        return {**super().lacks, "rows that stay": READ_ANEW}
 
     def subset(self, indices: Index) -> TorchShard:
         chosen = np.asarray(indices)

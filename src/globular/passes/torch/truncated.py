@@ -18,10 +18,10 @@ from globular.model.covariances import SEPARABLE
 from globular.model.gaussian import GaussianParameters
 from globular.model.statistics import SoftStatistics, TruncatedPosterior
 from globular.passes.torch.assign import closest_small_cells
-from globular.passes.torch.card import engine
+from globular.passes.torch.card import NOT_WRITTEN, engine
 from globular.passes.torch.grouping import group
 from globular.passes.torch.products import Aim
-from globular.passes.torch.shard import NOT_WRITTEN, TorchShard
+from globular.passes.torch.shard import TorchShard
 from globular.seam.among import Probe
 from globular.seam.answers import Answer, Truncated
 from globular.seam.mixture_passes import Expect

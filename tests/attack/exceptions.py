@@ -132,6 +132,7 @@ _REASONS = {
         algorithms.seeding.named: NEIGHBORS
         passes.limits: NOMINEES
         passes.tree.partition: SAMPLED
+        passes.tree.splitting: SAMPLE LOPSIDED
         estimators.nested_mixture: PARTS
         estimators.variational_kmeans: SWAPS_GAIN
         model.cells: VISITS_ABOVE SMALL_CELLS

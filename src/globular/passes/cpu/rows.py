@@ -204,13 +204,9 @@ Rows: TypeAlias = DenseRows | CSRRows
 
 
 def gather_rows(rows: Rows, chosen: NDArray[np.integer]) -> KernelRows:
-    """Those rows as kernels take them, copied together."""
-    if not isinstance(rows, CSRRows):
-        return (rows.gather(chosen),)
-    begins, lengths = rows.indptr[chosen], rows.indptr[chosen.astype(np.intp) + 1] - rows.indptr[chosen]
-    indptr = np.concatenate([[0], np.cumsum(lengths)])
-    source = np.arange(indptr[-1]) + np.repeat(begins - indptr[:-1], lengths)
-    return rows.data[source], rows.indices[source], indptr
+    """Those dense rows as kernels take them, copied together."""
+    assert not isinstance(rows, CSRRows)  # kernels index them where they lie
+    return (rows.gather(chosen),)
 
 
 def can_be_indexed(rows: Rows) -> bool:

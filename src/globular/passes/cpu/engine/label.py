@@ -175,6 +175,8 @@ class Given(NamedTuple):
     weights: Any  # (n,) or empty
     scales: Any  # (n,) or empty
     offset: Any  # (D,) subtracted from dense rows; empty if there is none
+    about: Any  # (1, D) the same, or zeros
+    about_norm: Any  # (1,) its squared length where rows are sparse: 0
 
 
 class Block(NamedTuple):

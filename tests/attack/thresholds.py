@@ -18,7 +18,7 @@ _CENTERS: Mapping[str, Values] = {
     "passes.limits.SORT_UP_TO": (1, NEVER),
     "passes.host.PART_BYTES": (1 << 10, NEVER),
     "passes.cpu.sums.ROWS_PER_RUN": (64, NEVER),
-    "passes.cpu.products.THIN": (1, 64),
+    "passes.cpu.cells.THIN": (1, 64),
     "passes.cpu.shard.SURE_OF": (1, NEVER),
     "passes.cpu.shard.OFFSET_ROWS": (1, NEVER),
     "model.centers.NUMBERS_AT_ONCE": (1, NEVER),

@@ -9,7 +9,7 @@ import pytest
 
 from globular.model import centers
 from globular.passes.cpu import CpuShard, sums, swaps
-from globular.passes.cpu.products import prepared
+from globular.passes.cpu.cells import prepared
 from globular.seam.passes import Halve
 from makers import blobs, in_form, weights_for
 from reference import assign as reference

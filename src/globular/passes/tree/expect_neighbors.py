@@ -109,7 +109,7 @@ def search_cells(
     seen, weights = space.seen, cells.weights
     n_distances, n_pairs = 0, 0
     for i in range(weights.shape[0]):
-        n_seen = search_space(members, i, graph, n_random, seed, first + i, space.stamps, space.former, seen)
+        n_seen = search_space(members, i, graph, n_random, seed, first + i, space)
         n_kept = 0
         for s in range(n_seen):
             space.seen_costs[s] = _cost(cells, i, components, seen[s])

@@ -22,9 +22,9 @@ from globular.jit.tiles import distances_to_tile, line_tile
 from globular.model.graph import Graph, Search
 from globular.model.random import random_cluster, random_outside
 from globular.model.statistics import F64, PairStatistics
+from globular.passes.cpu.cells import prepared
 from globular.passes.cpu.engine.rows import AHEAD, fetch, quick_distance, quick_distances, squared_distance
 from globular.passes.cpu.grouped import group_rows, move_rows, packed, sort_when_it_pays
-from globular.passes.cpu.products import prepared
 from globular.passes.cpu.rows import KernelRows, can_be_indexed, on_tasks
 from globular.passes.cpu.shard import CpuShard
 from globular.passes.host import SEARCHED_AT_ONCE

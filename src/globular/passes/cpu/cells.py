@@ -19,7 +19,7 @@ from globular.jit import Queue, Scratch, inline, kernel, new_queue, share_kernel
 from globular.jit.bits import order_key
 from globular.jit.blas import multiply_rows
 from globular.jit.views import as_matrix
-from globular.model.centers import by_blocks
+from globular.model.centers import NUMBERS_AT_ONCE
 from globular.model.groups import group_by
 from globular.model.statistics import F64, Floats
 from globular.passes.cpu.engine.decide import TILE, insert, lower_block
@@ -30,7 +30,7 @@ from globular.passes.cpu.rows import CSRRows, KernelRows, in_place, on_rows, on_
 from globular.passes.cpu.shard import CpuShard
 from globular.passes.host import CACHED_NUMBERS, NO_NUMBERS, NONE
 from globular.seam.passes import Labels
-from globular.threads import worth_waking
+from globular.threads import SECONDS_PER_NUMBER, worth_waking
 
 Tasks = NDArray[np.int64]
 """(T, 3): a cell, and some of its rows, order[begin:end] of rows grouped by cell."""
@@ -88,9 +88,12 @@ def prepared(
 ) -> tuple[F64, Floats, Floats]:  # fmt: skip
     """‖m‖² of the centres; ‖m − offset‖² and factor · (m − offset) in the order of `members`, in another precision."""
     norms, score_norms, factors = np.empty(len(centers)), np.empty(len(centers), dtype), np.empty(centers.shape, dtype)
-    by_blocks(
-        lambda queue, size: prepare_centers(queue, size, centers, members, offset, factor, norms, score_norms, factors),
-        centers.shape, n_threads,
+    (C, D), queue = centers.shape, new_queue()
+    size = 1 + NUMBERS_AT_ONCE // max(1, D)
+    threads = worth_waking(min(n_threads, -(-C // size)), SECONDS_PER_NUMBER * C * D)
+    share_kernel(
+        lambda: prepare_centers(queue, size, centers, members, offset, factor, norms, score_norms, factors), queue,
+        threads, calls_blas=False,
     )  # fmt: skip
     return norms, score_norms, factors
 

@@ -24,7 +24,7 @@ from globular.passes.cpu.assign.neighborhoods import closest_of_neighborhoods
 from globular.passes.cpu.cells import prepared
 from globular.passes.cpu.engine.decide import insert
 from globular.passes.cpu.engine.rows import AHEAD, fetch, quick_distance, quick_mahalanobis, squared_distance
-from globular.passes.cpu.grouped import ROWS_PER_TASK, Grouping, pack
+from globular.passes.cpu.grouped import ROWS_PER_TASK, Grouping
 from globular.passes.cpu.rows import KernelRows, can_be_indexed, gather_rows, on_rows
 from globular.passes.cpu.shard import CpuShard
 from globular.passes.cpu.sums import wanted_sums
@@ -382,27 +382,16 @@ def search_candidates_of(
             search_tasks(new_queue(), slice(t, t + 1), rows, within)
 
         run_all(gathered, range(len(n_distances)), shard.n_threads)
-    return int(n_distances.sum()), _joined(found, shard.n_threads)
+    return int(n_distances.sum()), _joined(found)
 
 
-def _joined(found: list[Triples], n_threads: int) -> PairStatistics:
+def _joined(found: list[Triples]) -> PairStatistics:
     """All triples in the order of their tasks, whoever has done these."""
-    stretches = np.concatenate([triples.stretches for triples in found])
-    order = np.argsort(stretches[:, 0], kind="stable")
-    sizes, to = stretches[order, 2], np.empty(len(order), dtype=np.int64)
-    to[order] = np.cumsum(sizes) - sizes
-    pairs, sums = np.empty((2, sizes.sum()), dtype=np.int32), np.empty((2, sizes.sum()), dtype=np.float32)
-    ends = np.cumsum([len(triples.stretches) for triples in found])
-
-    def pack_buffer(b: int) -> None:
-        triples = found[b]
-        _, begins, sizes = np.ascontiguousarray(triples.stretches.T)
-        places = to[ends[b] - len(begins) : ends[b]]
-        pack(new_queue(), begins, sizes, places, triples.pairs, pairs)
-        pack(new_queue(), begins, sizes, places, triples.sums, sums)
-
-    run_all(pack_buffer, range(len(found)), n_threads)
-    return PairStatistics(pairs, sums)
+    stretches = [(*stretch, triples) for triples in found for stretch in triples.stretches.tolist()]
+    stretches.sort(key=lambda stretch: stretch[0])
+    pairs = [np.empty((2, 0), dtype=np.int32), *(t.pairs[:, begin : begin + n] for _, begin, n, t in stretches)]
+    sums = [np.empty((2, 0), dtype=np.float32), *(t.sums[:, begin : begin + n] for _, begin, n, t in stretches)]
+    return PairStatistics(np.concatenate(pairs, axis=1), np.concatenate(sums, axis=1))
 
 
 def _settle_hard(shard: CpuShard, centers: F64, members: NDArray[np.int32]) -> tuple[float, int]:

@@ -25,14 +25,13 @@ from globular.passes.cpu.cells import prepared
 from globular.passes.cpu.engine.decide import insert
 from globular.passes.cpu.engine.rows import AHEAD, fetch, quick_distance, quick_mahalanobis, squared_distance
 from globular.passes.cpu.grouped import ROWS_PER_TASK, Grouping
-from globular.passes.cpu.rows import KernelRows, can_be_indexed, gather_rows, on_rows
+from globular.passes.cpu.rows import KernelRows, on_rows, on_tasks
 from globular.passes.cpu.shard import CpuShard
 from globular.passes.cpu.sums import wanted_sums
 from globular.passes.host import RUN, runs_of, threads_for_runs
 from globular.passes.limits import HASH_SIZE
 from globular.seam.among import Neighbors
 from globular.seam.passes import Assign
-from globular.threads import on_all_threads, run_all
 
 TABLES_AT_ONCE = 8
 """Full tables of pairs that a thread has room for before it asks for more."""
@@ -370,18 +369,7 @@ def search_candidates_of(
             mine.append(triples._replace(stretches=triples.stretches[:n_stretches]))
         found.extend(mine)
 
-    if can_be_indexed(shard.rows):
-        queue, rows = new_queue(), shard.rows.kernel_rows(0, n)
-        threads = min(shard.n_threads, len(n_distances))
-        on_all_threads(lambda: search_tasks(queue, slice(0, len(n_distances)), rows, order), threads, calls_blas=False)
-    else:
-        within = np.arange(n, dtype=order.dtype) % ROWS_PER_TASK
-
-        def gathered(t: int) -> None:
-            rows = gather_rows(shard.rows, order[tasks[t] : tasks[t + 1]])
-            search_tasks(new_queue(), slice(t, t + 1), rows, within)
-
-        run_all(gathered, range(len(n_distances)), shard.n_threads)
+    on_tasks(shard.rows, order, tasks[:-1], shard.n_threads, search_tasks, one_call=False)
     return int(n_distances.sum()), _joined(found)
 
 

@@ -223,9 +223,5 @@ def _owner(name: str) -> tuple[Any, str]:
 
 def _importers(attribute: str, value: Any) -> list[Any]:
     """The modules of the library in which a name stands for this very object; kernels have their constants built in."""
-    modules = [
-        module
-        for name, module in list(sys.modules.items())
-        if module and name.startswith("globular.") and not name.startswith("globular.kernels.")
-    ]
+    modules = [module for name, module in list(sys.modules.items()) if module and name.startswith("globular.")]
     return [module for module in modules if module.__dict__.get(attribute, modules) is value]

@@ -6,9 +6,13 @@ from collections.abc import Iterator
 
 _REASONS = {
     "compiled into kernels, which `tests/passes` hold to their oracles": """
-        kernels.* passes.cpu.engine.*
-        model.random: GOLDEN MIX1 MIX2
+        passes.cpu.engine.*
         passes.cpu.cells: HEAT
+        passes.cpu.center_scores: SAFETY TINY LARGEST
+        passes.cpu.expect.low_rank: TILE CANCELLED
+        passes.cpu.expect.remembered: PAIRS_AT_ONCE ROUNDING
+        passes.cpu.plain: ROWS_PER_BLOCK
+        passes.tree.splitting: SAMPLE LOPSIDED
         passes.limits: HORIZON
     """,
     "of the door to numba, which `tests/jit` try": """

@@ -112,7 +112,7 @@ def test_readme_and_notation_name_every_estimator() -> None:
 def test_architecture_page_has_every_part_of_the_package() -> None:
     text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8").split("```")[1]
     parts = {path.stem for path in PACKAGE.iterdir() if not path.name.startswith(("_", "py.typed"))}
-    assert {"cli", "kernels", "seeding"} <= parts <= set(re.findall(r"\w+", text))
+    assert {"cli", "jit", "seeding"} <= parts <= set(re.findall(r"\w+", text))
 
 
 def test_citation_file_knows_the_papers() -> None:

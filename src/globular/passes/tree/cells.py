@@ -16,7 +16,7 @@ from globular.model.chunks import Chunks, Claims, NodeValue
 from globular.model.gaussian import GaussianParameters
 from globular.model.groups import starts_of
 from globular.model.statistics import F64, I64
-from globular.passes.cpu.expect.blocks import ChunkBlocks
+from globular.passes.cpu.expect.blocks import Answers, ChunkBlocks
 from globular.passes.cpu.expect.rows_of import SMALLEST_SHARE
 from globular.passes.cpu.rows import read_only
 from globular.passes.host import SEARCHED_AT_ONCE, HostShard
@@ -248,5 +248,5 @@ def _holders(frontier: Frontier, mixture: GaussianParameters, n_threads: int) ->
     blocks = ChunkBlocks(mixture, frontier.offset)
     found = [np.empty(len(part), dtype=np.int64) for part in frontier.parts()]
     for part, components in zip(frontier.parts(), found, strict=True):
-        blocks.answer(blocks.observed(part), n_threads, components=components)
+        blocks.answer(blocks.observed(part), n_threads, Answers(components))
     return np.concatenate(found)

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from globular.model.gaussian import GaussianParameters
-from globular.model.statistics import F64, I64, SoftStatistics
-from globular.passes.cpu.expect.blocks import ChunkBlocks
+from globular.model.statistics import F64, SoftStatistics
+from globular.passes.cpu.expect.blocks import Answers, ChunkBlocks
 from globular.passes.cpu.shard import CpuShard
 from globular.seam.among import All
 from globular.seam.answers import Answer
@@ -53,28 +53,29 @@ def answer(shard: CpuShard, work: Answer) -> list[Any]:
     blocks, mixture = blocks_for(shard, work.model), work.model
     C, noisy = mixture.n_components, mixture.noise is not None
 
-    def write(components: I64, densities: F64, table: F64) -> None:
-        blocks.answer(shard, shard.n_threads, components=components, densities=densities, table=table)
-        if noisy and len(table):
-            table[:, C] = np.exp(mixture.background - densities)
+    def write(answers: Answers) -> None:
+        blocks.answer(shard, shard.n_threads, answers)
+        if noisy and len(answers.table):
+            answers.table[:, C] = np.exp(mixture.background - answers.densities)
 
     return answered(shard, work.want, C + noisy, write)
 
 
-def answered(shard: CpuShard, want: str, width: int, write: Callable[[I64, F64, F64], None]) -> list[Any]:
+def answered(shard: CpuShard, want: str, width: int, write: Callable[[Answers], None]) -> list[Any]:
     """What a mixture says of every row, which `write` puts into arrays.
 
     "log_densities": log p(x), (N,); "total": their weighted sum; "probabilities": p(c | x), (N, width); "components":
     the one of largest p(c | x), lowest index on ties, −1 for noise, (N,).
     """
     n = shard.n_rows
-    components: I64 = np.empty(n if want == "components" else 0, dtype=np.int64)
-    densities: F64 = np.empty(0 if want == "components" else n)
-    table: F64 = np.empty((n, width) if want == "probabilities" else (0, 0))
-    write(components, densities, table)
+    if want == "components":
+        answers = Answers(components=np.empty(n, dtype=np.int64))
+    else:
+        answers = Answers(densities=np.empty(n), table=np.empty((n, width) if want == "probabilities" else (0, 0)))
+    write(answers)
     if want == "total":
-        return [weighted_total(shard, densities)]
-    return [{"components": components, "probabilities": table}.get(want, densities)]
+        return [weighted_total(shard, answers.densities)]
+    return [{"components": answers.components, "probabilities": answers.table}.get(want, answers.densities)]
 
 
 def weighted_total(shard: CpuShard, values: F64) -> float:

@@ -27,7 +27,7 @@ from globular.jit.blas import add_product
 from globular.model.chunks import Chunks, ShareRule
 from globular.model.covariances.scatter import CANCELLATION_LIMIT
 from globular.model.gaussian import GaussianParameters, linear_coefficients
-from globular.model.statistics import F64, I64, Floats, SoftStatistics
+from globular.model.statistics import F64, Floats, SoftStatistics
 from globular.passes.cpu.engine.densities import (
     FEW_COLUMNS,
     NOTHING,
@@ -85,9 +85,9 @@ class Tally(NamedTuple):
 class Answers(NamedTuple):
     """What a mixture says of every row, as far as it is asked for."""
 
-    components: Any  # (N,) the one of largest p(c | x), the lowest on ties, −1 for noise; or empty
-    densities: Any  # (N,) log p(x), or empty
-    table: Any  # (N, ≥ C), or empty: p(c | x) where densities are wanted too, else log p(c, x)
+    components: Any = NO_NUMBERS  # (N,) the one of largest p(c | x), the lowest on ties, −1 for noise; or empty
+    densities: Any = NONE  # (N,) log p(x), or empty
+    table: Any = NO_TABLE  # (N, ≥ C), or empty: p(c | x) where densities are wanted too, else log p(c, x)
 
 
 class Stretches(NamedTuple):
@@ -102,14 +102,9 @@ class Stretches(NamedTuple):
 @inline
 def begin_sums(tally: Any) -> None:
     """Zeros, written by the thread that adds to them: they are in its cache then."""
-    for c in range(tally.raw.shape[0]):
-        for w in range(tally.raw.shape[1]):
-            tally.raw[c, w] = 0.0
-    for t in range(tally.tight_sums.shape[0]):
-        for d in range(tally.tight_sums.shape[1]):
-            tally.tight_sums[t, d] = 0.0
-        for s in range(tally.tight_scatter.shape[1]):
-            tally.tight_scatter[t, s] = 0.0
+    tally.raw[:] = 0.0
+    tally.tight_sums[:] = 0.0
+    tally.tight_scatter[:] = 0.0
     tally.totals[0] = tally.totals[1] = 0.0
 
 
@@ -157,7 +152,7 @@ def add_tight(
     block: Any,  # IN  features and shares
     tally: Any,  # IN/OUT
 ) -> None:
-    """RawMoments of tight components about their means; rows with no share to speak of cost nothing. O(n·T·S)."""
+    """Moments of tight components about their means; rows with no share to speak of cost nothing. O(n·T·S)."""
     (T, D), scatter = form.means.shape, tally.tight_scatter
     differences, whole = block.differences, form.factors.shape[1] > 0
     for t in range(T):
@@ -232,26 +227,32 @@ def answer_some(
     answers: Any,  # OUT
 ) -> None:
     """What a mixture says of some rows. O(n·C·S)."""
-    B, C = block.features.shape[0], form.coefficients.shape[0]
-    components, densities, table = answers
+    B = block.features.shape[0]
     for begin in range(first, end, B):
         n = min(B, end - begin)
         joint_block(observed, begin, n, form, True, block, block.joint)
-        if components.shape[0]:
-            find_largest(block.joint, n, block.largest, components[begin : begin + n])
-            for i in range(n):
-                if form.background > block.largest[i]:
-                    components[begin + i] = -1
-        if densities.shape[0]:
-            softmax_block(block.joint, n, form.background, block.largest, block.totals, densities[begin : begin + n])
-            if table.shape[0]:
-                for i in range(n):
-                    block.totals[i] = 1.0 / block.totals[i]
-                scale_lines(block.joint, n, block.totals)
+        answer_block(begin, n, form.background, block, answers)
+
+
+@inline
+def answer_block(begin: int, n: int, background: float, block: Any, answers: Any) -> None:
+    """What is asked for, from the log-joint of n rows from `begin` on, which the block has. O(n·C)."""
+    components, densities, table = answers
+    if components.shape[0]:
+        find_largest(block.joint, n, block.largest, components[begin : begin + n])
+        for i in range(n):
+            if background > block.largest[i]:
+                components[begin + i] = -1
+    if densities.shape[0]:
+        softmax_block(block.joint, n, background, block.largest, block.totals, densities[begin : begin + n])
         if table.shape[0]:
             for i in range(n):
-                for c in range(C):
-                    table[begin + i, c] = block.joint[c, i]
+                block.totals[i] = 1.0 / block.totals[i]
+            scale_lines(block.joint, n, block.totals)
+    if table.shape[0]:
+        for i in range(n):
+            for c in range(block.joint.shape[0]):
+                table[begin + i, c] = block.joint[c, i]
 
 
 @kernel
@@ -317,7 +318,7 @@ def add_parts(
 
 # --- drivers ---------------------------------------------------------------------------------------------------------
 
-NO_ANSWERS, _NO_TALLY = Answers(NO_NUMBERS, NONE, NO_TABLE), Tally(NO_TABLE, NO_TABLE, NO_TABLE, NO_TABLE)
+_NO_TALLY = Tally(NO_TABLE, NO_TABLE, NO_TABLE, NO_TABLE)
 
 
 def block_size(width: int) -> int:
@@ -358,14 +359,8 @@ class Spans(NamedTuple):
     rows_per_block: int
 
 
-class Cut(NamedTuple):
-    """Some of the rows, and how all are cut."""
-
-    spans: Spans
-    rows: slice
-    """Which rows these are."""
-    which: slice
-    """Which spans."""
+Work = Callable[[NDArray[np.int64], Observed, slice, slice], object]
+"""Calls a kernel with a queue of spans and rows; the slices say which rows and which spans of all these are."""
 
 
 @lru_cache(maxsize=16)  # EM asks for the same ones again and again
@@ -493,58 +488,48 @@ class ChunkBlocks:
         """Rows as kernels take them."""
         return Observed(*by_precision(rows), read_only(scales), _NONE, _nothing(len(rows)), _NONE)
 
-    def on_spans(
-        self, seen: Observed | CpuShard, n_threads: int, work: Callable[[NDArray[np.int64], Observed, Cut], object]
-    ) -> None:
+    def on_spans(self, seen: Observed | CpuShard, n_threads: int, work: Work) -> None:
         """Call a kernel with a queue of all spans, or span by span where rows have to be converted: the same bits."""
-        if isinstance(seen, Observed):
-            self._on_threads(seen, n_threads, work)
-            return
-        rows, n = seen.dense_rows, seen.n_rows
-        if rows.is_direct():
-            self._on_threads(self.rows(rows.block(0, n), seen.scales), n_threads, work)
-            return
-        spans, scales = self.spans(n), seen.scales
+        n = _n_rows(seen)
+        spans = self.spans(n)
+        if not isinstance(seen, Observed):
+            rows, scales = seen.dense_rows, seen.scales
+            if not rows.is_direct():
 
-        def convert(span: int) -> None:
-            some = slice(span * spans.rows, min(n, (span + 1) * spans.rows))
-            converted = self.rows(rows.block(some.start, some.stop), scales[some])
-            work(new_queue(), converted, Cut(spans, some, slice(span, span + 1)))
+                def convert(span: int) -> None:
+                    some = slice(span * spans.rows, min(n, (span + 1) * spans.rows))
+                    converted = self.rows(rows.block(some.start, some.stop), scales[some])
+                    work(new_queue(), converted, some, slice(span, span + 1))
 
-        run_all(convert, range(spans.n), n_threads)
-
-    def _on_threads(
-        self, seen: Observed, n_threads: int, work: Callable[[NDArray[np.int64], Observed, Cut], object]
-    ) -> None:
-        spans, queue, everyone = self.spans(len(seen.x)), new_queue(), slice(None)
+                run_all(convert, range(spans.n), n_threads)
+                return
+            seen = self.rows(rows.block(0, n), scales)
+        observed, queue, everyone = seen, new_queue(), slice(None)
         is_tiny = spans.n <= 1 and spans.rows_per_block * self._cost <= TINY
         threads = min(n_threads, max(1, spans.n))
-        share_kernel(lambda: work(queue, seen, Cut(spans, everyone, everyone)), queue, threads, calls_blas=not is_tiny)
+        share_kernel(lambda: work(queue, observed, everyone, everyone), queue, threads, calls_blas=not is_tiny)
 
     def log_joint(self, observed: Observed, n_threads: int = 1) -> F64:
         """⟨log p(c, x)⟩ over each row or chunk, (M, C)."""
         table = np.empty((len(observed.x), len(self.means)))
-        self.answer(observed, n_threads, table=table)
+        self.answer(observed, n_threads, Answers(table=table))
         return table
 
     def posterior(self, observed: Observed, n_threads: int = 1) -> tuple[F64, F64]:
         """q of each row or chunk, (M, C), and log Σ_c exp ⟨log p(c, x)⟩, (M,)."""
         table, found = np.empty((len(observed.x), len(self.means))), np.empty(len(observed.x))
-        self.answer(observed, n_threads, densities=found, table=table)
+        self.answer(observed, n_threads, Answers(densities=found, table=table))
         return table, found
 
     def densities(self, observed: Observed, n_threads: int = 1) -> F64:
         """log Σ_c exp ⟨log p(c, x)⟩ of each row or chunk, (M,)."""
         found = np.empty(len(observed.x))
-        self.answer(observed, n_threads, densities=found)
+        self.answer(observed, n_threads, Answers(densities=found))
         return found
 
-    def answer(
-        self, seen: Observed | CpuShard, n_threads: int, *, components: I64 = NO_NUMBERS, densities: F64 = NONE,
-        table: F64 = NO_TABLE,
-    ) -> None:  # fmt: skip
-        """Write what the mixture says of rows or chunks; see `Answers`."""
-        self.run(seen, _NONE, n_threads, _NO_TALLY, Answers(components, densities, table))
+    def answer(self, seen: Observed | CpuShard, n_threads: int, answers: Answers) -> None:
+        """Write what the mixture says of rows or chunks."""
+        self.run(seen, _NONE, n_threads, _NO_TALLY, answers)
 
     def new_tally(self, n_spans: int) -> Tally:
         """What spans sum up."""
@@ -562,8 +547,8 @@ class ChunkBlocks:
 
         Rows with at most the share `least` of a component that is evaluated by differences count, but move nothing.
         """
-        tally = self.new_tally(self.spans(len(seen.x) if isinstance(seen, Observed) else seen.n_rows).n)
-        self.run(seen, counted, n_threads, tally, NO_ANSWERS, rule, least)
+        tally = self.new_tally(self.spans(_n_rows(seen)).n)
+        self.run(seen, counted, n_threads, tally, Answers(), rule, least)
         return self.total(tally, n_threads)
 
     def run(
@@ -571,15 +556,17 @@ class ChunkBlocks:
         rule: ShareRule = "optimal", least: float = 0.0,
     ) -> None:  # fmt: skip
         """Fill the tally, or the answers: stretches of rows under one mixture, which is all of the form."""
-        form = self.form_for_cells if isinstance(seen, Observed) and seen.scatter.shape[1] else self.form
+        form, n_rows = self.form, _n_rows(seen)
+        if isinstance(seen, Observed) and seen.scatter.shape[1]:
+            form = self.form_for_cells
 
-        def work(queue: NDArray[np.int64], some: Observed, cut: Cut) -> None:
-            stretches, bounds = _one_mixture(len(self.means), cut.spans.rows, len(some.x))
-            sums, said = tally, Answers(*(each[cut.rows] for each in answers))
+        def work(queue: NDArray[np.int64], some: Observed, rows: slice, which: slice) -> None:
+            spans, sums, said = self.spans(n_rows), tally, Answers(*(each[rows] for each in answers))
+            stretches, bounds = _one_mixture(len(self.means), spans.rows, len(some.x))
             if len(tally.totals):
-                sums = Tally(*(each[cut.which].reshape(-1, each.shape[-1]) for each in tally))
-            some = some._replace(counted=read_only(counted[cut.rows]))
-            block = self.block(cut.spans.rows_per_block, rule)
+                sums = Tally(*(each[which].reshape(-1, each.shape[-1]) for each in tally))
+            some = some._replace(counted=read_only(counted[rows]))
+            block = self.block(spans.rows_per_block, rule)
             expect_or_answer(queue, stretches, bounds, some, least, form, block, sums, said)
 
         self.on_spans(seen, n_threads, work)
@@ -607,6 +594,10 @@ class ChunkBlocks:
         sums = total.raw[:, :-1] - counts[:, None] * self.means
         n_distances = n_rows * len(counts)
         return SoftStatistics(counts, sums, total.tight_scatter, total.bound, total.weight, n_distances)
+
+
+def _n_rows(seen: Observed | CpuShard) -> int:
+    return len(seen.x) if isinstance(seen, Observed) else seen.n_rows
 
 
 def statistics_of(total: RawMoments, n_distances: int) -> SoftStatistics:

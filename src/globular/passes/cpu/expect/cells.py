@@ -56,7 +56,7 @@ def visit_cells(
     weighed: Any,  # IN
     members: Any,  # IN/OUT (N, C′)
     costs: Any,  # IN/OUT (N, C′) ascending
-    scratch: Scratch,  # a `Workspace`
+    scratch: Scratch,  # scratch a `Workspace`
 ) -> None:
     """Each row against the components of one cell. O(N · D · components)."""
     x, tasks, places, (seen, scores, lengths, _) = visit.rows[0], visit.tasks, visit.places, scratch

@@ -16,11 +16,20 @@ from globular.jit import Queue, Scratch, inline, kernel, new_queue, share_kernel
 from globular.model.chunks import ShareRule
 from globular.model.covariances import FAMILIES
 from globular.model.exponential import ExponentialMixture, LinearMixture, LinearStatistics, Surveyed
-from globular.model.statistics import F64, I64
-from globular.passes.cpu.engine.densities import NOTHING, Observed, find_largest, scale_lines, softmax_block, weight_of
+from globular.model.statistics import F64
+from globular.passes.cpu.engine.densities import NOTHING, Observed, scale_lines, softmax_block, weight_of
 from globular.passes.cpu.engine.rows import multiply_csr_row
 from globular.passes.cpu.expect.all import answered, check_columns
-from globular.passes.cpu.expect.blocks import ABSENT, Answers, ChunkBlocks, RawMoments, Spans, Tally, block_size
+from globular.passes.cpu.expect.blocks import (
+    ABSENT,
+    Answers,
+    ChunkBlocks,
+    RawMoments,
+    Spans,
+    Tally,
+    answer_block,
+    block_size,
+)
 from globular.passes.cpu.rows import CSRRows, read_only
 from globular.passes.cpu.shard import CpuShard
 from globular.passes.host import RUN
@@ -95,7 +104,7 @@ def expect_or_answer_csr(
     form: Any,  # IN
     block: Scratch,  # scratch of this thread
     tally: Any,  # OUT a `Tally` of (spans, D + 1, C) sums, the last line of which are counts; or empty
-    answers: Any,  # OUT where the tally is empty; densities are wanted wherever a table is
+    answers: Any,  # OUT where the tally is empty
 ) -> None:
     """`expect_or_answer` for sparse rows. O(nnz·C)."""
     N, B = rows[2].shape[0] - 1, block.densities.shape[0]
@@ -108,12 +117,10 @@ def expect_or_answer_csr(
         for first in range(span * rows_per_span, end, B):
             n = min(B, end - first)
             joint_of_csr(rows, scales, first, n, form, block)
-            if tally.totals.shape[0] or answers.densities.shape[0]:
-                softmax_block(block.joint, n, NO_BACKGROUND, block.largest, block.totals, block.densities)
             if tally.totals.shape[0]:
                 add_csr(rows, scales, counted, first, n, block, tally.raw[span], tally.totals[span])
             else:
-                answer_csr(first, n, block, answers)
+                answer_block(first, n, NO_BACKGROUND, block, answers)
         span = take_number(queue)
 
 
@@ -124,12 +131,13 @@ def add_csr(
     counted: Any,  # IN
     first: int,  # IN
     n: int,  # IN  rows first … first + n − 1
-    block: Any,  # IN/OUT shares and their totals
+    block: Any,  # IN/OUT log-joint, then shares
     sums: Any,  # IN/OUT (D + 1, C)
     totals: Any,  # IN/OUT (2,)
 ) -> None:
     """Add some rows to the sums of a span. O(nnz·C), mostly O(nnz)."""
     counts = sums[sums.shape[0] - 1]
+    softmax_block(block.joint, n, NO_BACKGROUND, block.largest, block.totals, block.densities)
     for i in range(n):
         weight = weight_of(counted, first + i)
         totals[0] += weight * block.densities[i]
@@ -143,19 +151,6 @@ def add_csr(
         scale = scales[first + i] if scales.shape[0] else 1.0
         least = NOTHING * weight_of(counted, first + i)
         add_csr_row(rows, first + i, scale, block.joint, i, least, block, sums)
-
-
-@inline
-def answer_csr(first: int, n: int, block: Any, answers: Any) -> None:
-    """What a mixture says of some rows. O(n·C)."""
-    components, densities, table = answers
-    if components.shape[0]:
-        find_largest(block.joint, n, block.largest, components[first : first + n])
-    for i in range(n if densities.shape[0] else 0):
-        densities[first + i] = block.densities[i]
-    for i in range(n if table.shape[0] else 0):
-        for c in range(block.joint.shape[0]):
-            table[first + i, c] = block.joint[c, i] / block.totals[i]
 
 
 # --- drivers ---------------------------------------------------------------------------------------------------------
@@ -233,10 +228,10 @@ def answer_linear(shard: CpuShard, work: Answer) -> list[Any]:
     """As of a Gaussian mixture: "log_densities", their "total", "probabilities" or "components"."""
     blocks = _blocks(shard, work.model.linear)
 
-    def write(components: I64, densities: F64, table: F64) -> None:
-        blocks.answer(shard, shard.n_threads, components=components, densities=densities, table=table)
+    def write(answers: Answers) -> None:
+        blocks.answer(shard, shard.n_threads, answers)
         if work.want in ("log_densities", "total"):
-            _add_log_base(shard, type(work.model), densities)
+            _add_log_base(shard, type(work.model), answers.densities)
 
     return answered(shard, work.want, len(blocks.constants), write)
 

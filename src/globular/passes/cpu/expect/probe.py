@@ -86,27 +86,22 @@ def keep_best(
 
 
 Statistics = TypeVar("Statistics", bound=SoftStatistics)
-Contravariant = TypeVar("Contravariant", bound=SoftStatistics, contravariant=True)
 
 
-class Pairs(Protocol[Contravariant]):
+class Pairs(Protocol):
     """Rows with the components that they look at, (N, W) of them."""
 
     def costs(self) -> F64:
         """−2 log p(c, x) of all pairs, (N, W); inf where there is none."""
         ...
 
-    def add(self, shares: F64, total: Contravariant) -> None:
-        """Add the sums of all pairs, weighted by their shares, (N, W)."""
+    def add(self, shares: F64, total: Any) -> None:
+        """Add the sums of all pairs, weighted by their shares, (N, W), to statistics."""
         ...
 
 
 def truncated_step(
-    shard: CpuShard,
-    columns: GaussianParameters,
-    among: Probe,
-    pairs_of: Callable[[Members], Pairs[Statistics]],
-    total: Statistics,
+    shard: CpuShard, columns: GaussianParameters, among: Probe, pairs_of: Callable[[Members], Pairs], total: Statistics
 ) -> Statistics:
     """K(n) becomes the best of K(n) and of what the closest cells nominate; `total` its statistics.
 

@@ -39,7 +39,7 @@ from globular.passes.cpu.engine.densities import (
     weight_of,
 )
 from globular.passes.cpu.expect.all import blocks_for, expect_all
-from globular.passes.cpu.expect.blocks import ABSENT, ChunkBlocks, Cut, RawMoments, Tally, begin_sums, statistics_of
+from globular.passes.cpu.expect.blocks import ABSENT, ChunkBlocks, RawMoments, Tally, begin_sums, statistics_of
 from globular.passes.cpu.rows import read_only
 from globular.passes.cpu.shard import CpuShard
 from globular.passes.host import NONE
@@ -432,12 +432,12 @@ def look_at_all(shard: CpuShard, mixture: GaussianParameters, nats: float, most:
     sizes = np.zeros((spans.n, 4), dtype=np.int64)
     forms = leading.form, blocks.form
 
-    def look(queue: NDArray[np.int64], rows: Observed, cut: Cut) -> None:
-        n = cut.spans.rows_per_block
+    def look(queue: NDArray[np.int64], some: Observed, rows: slice, which: slice) -> None:
+        n = spans.rows_per_block
         block, closer = leading.block(n), blocks.block(n)._replace(joint=np.empty((0, n)))
         look_spans(
-            queue, cut.spans.rows, rows, *forms, nats, block, closer, np.empty((2, n), dtype=np.int64),
-            masks[cut.rows], sizes[cut.which],
+            queue, spans.rows, some, *forms, nats, block, closer, np.empty((2, n), dtype=np.int64),
+            masks[rows], sizes[which],
         )  # fmt: skip
 
     leading.on_spans(shard, shard.n_threads, look)
@@ -477,13 +477,7 @@ class Kept:
     doubtful: Pairs
     """Of the rows that have several."""
     certain: Moments
-    """Of the rows that have one, by component."""
-
-    @classmethod
-    def sum_up(cls, shard: CpuShard, look: Look, mixture: GaussianParameters) -> Kept:
-        """Sums of the certain rows, about the means of `mixture`."""
-        found = statistics_of(look.single.e_step(shard, mixture), len(look.single.components))
-        return cls(look.everyone, look.several, Moments.from_pass(mixture, found))
+    """Of the rows that have one, by component, about the means of the mixture that looked."""
 
 
 @CpuShard.implements(Expect, Remembered)
@@ -494,8 +488,10 @@ def expect_remembered(shard: CpuShard, work: Expect) -> SoftStatistics:
     if work.among.renew:
         shard.forget(Kept)
         look = look_at_all(shard, mixture, MARGIN, _DENSE)
-        kept = None if look is None else Kept.sum_up(shard, look, mixture)
-        if kept is not None:
+        kept = None
+        if look is not None:
+            found = statistics_of(look.single.e_step(shard, mixture), len(look.single.components))
+            kept = Kept(look.everyone, look.several, Moments.from_pass(mixture, found))
             shard.keep(kept)
     if kept is None:
         return expect_all(shard, work)

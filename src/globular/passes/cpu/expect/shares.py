@@ -9,7 +9,7 @@ depend on the number of threads, and the sums of a mixture are added in the orde
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from globular.model.groups import group_by
 from globular.model.statistics import F64, I64, SoftStatistics, WithinStatistics
 from globular.passes.cpu.engine.densities import Observed
 from globular.passes.cpu.expect.blocks import (
-    NO_ANSWERS,
+    Answers,
     ChunkBlocks,
     Stretches,
     Tally,
@@ -68,35 +68,27 @@ def expect_shares(shard: CpuShard, work: ExpectShares) -> WithinStatistics:
     blocks = ChunkBlocks(work.mixture, np.zeros(work.mixture.n_features), by_differences=True)
     observed = blocks.observed(work.chunks)
     observed = observed._replace(counted=observed.weights)
-    groups = Groups(work.starts, work.seen, work.bounds)
-    return expect_groups(blocks, observed, groups, SMALLEST_SHARE, shard.n_threads)
+    groups = work.starts, work.seen, work.bounds
+    return _expect_groups(blocks, observed, *groups, SMALLEST_SHARE, shard.n_threads)
 
 
-class Groups(NamedTuple):
-    """Which mixture looks at which rows or chunks; see `ExpectShares`."""
-
-    starts: I64
-    seen: I64
-    bounds: I64
-
-
-def expect_groups(
-    blocks: ChunkBlocks, observed: Observed, groups: Groups, least: float, n_threads: int
+def _expect_groups(
+    blocks: ChunkBlocks, observed: Observed, starts: I64, seen: I64, bounds: I64, least: float, n_threads: int
 ) -> WithinStatistics:
-    """E-steps of mixtures whose components are evaluated by differences."""
-    (C, D), bounds = blocks.means.shape, groups.bounds
+    """E-steps of mixtures whose components are evaluated by differences; see `ExpectShares`."""
+    C, D = blocks.means.shape
     has_scatter = observed.scatter.shape[1] > 0
     # Read-only like all of a form: its functions are compiled once for this pass and others.
     form = (blocks.form_for_cells if has_scatter else blocks.form)._replace(coefficients=read_only(np.zeros((C, 1))))
     sizes = bounds[1:] - bounds[:-1]
-    stretches, n_sums = _stretches(groups)
+    stretches, n_sums = _stretches(starts, seen, bounds)
     found = _new_sums(np.empty, (n_sums, len(stretches.first)), D, blocks)
     total = _new_sums(np.zeros, (C, len(sizes)), D, blocks)
     queue, most = new_queue(), int(sizes.max())
 
     def call() -> None:
         block = new_block(most, D + 1, min(CHUNKS_AT_ONCE, block_size(max(most, D + 1))), D)
-        expect_or_answer(queue, stretches, bounds, observed, least, form, block, found, NO_ANSWERS)
+        expect_or_answer(queue, stretches, bounds, observed, least, form, block, found, Answers())
 
     n_distances = int(((stretches.end - stretches.first) * sizes[stretches.mixture]).sum())
     seconds = n_distances * (SECONDS_PER_PAIR + SECONDS_PER_NUMBER * found.tight_scatter.shape[1])
@@ -116,17 +108,17 @@ def _new_sums(new: Callable[[tuple[int, int]], F64], n: tuple[int, int], D: int,
     return Tally(new((n[0], 1)), new((n[0], D)), new((n[0], S)), new((n[1], 2)))
 
 
-def _stretches(groups: Groups) -> tuple[Stretches, int]:
+def _stretches(starts: I64, seen: I64, bounds: I64) -> tuple[Stretches, int]:
     """Chunks of the shares that every mixture sees, cut where they are many, and how many sums these leave."""
-    shares, mixture = groups.seen.ravel(), np.repeat(np.arange(len(groups.seen)), groups.seen.shape[1])
-    n_cuts = -(-(groups.starts[shares + 1] - groups.starts[shares]) // CHUNKS_AT_ONCE)
+    shares, mixture = seen.ravel(), np.repeat(np.arange(len(seen)), seen.shape[1])
+    n_cuts = -(-(starts[shares + 1] - starts[shares]) // CHUNKS_AT_ONCE)
     ends = np.cumsum(n_cuts)
     of = np.repeat(np.arange(len(shares)), n_cuts)
-    first = groups.starts[shares[of]] + CHUNKS_AT_ONCE * (np.arange(len(of)) - (ends - n_cuts)[of])
+    first = starts[shares[of]] + CHUNKS_AT_ONCE * (np.arange(len(of)) - (ends - n_cuts)[of])
     mixture = mixture[of]
-    sizes = (groups.bounds[1:] - groups.bounds[:-1])[mixture]
+    sizes = (bounds[1:] - bounds[:-1])[mixture]
     place = np.cumsum(sizes)
-    last = np.minimum(first + CHUNKS_AT_ONCE, groups.starts[shares[of] + 1])
+    last = np.minimum(first + CHUNKS_AT_ONCE, starts[shares[of] + 1])
     return Stretches(mixture, first, last, place - sizes), int(sizes.sum())
 
 
@@ -143,5 +135,5 @@ def expect_within(shard: CpuShard, work: ExpectWithin) -> WithinStatistics:
     blocks = ChunkBlocks(work.mixture, np.zeros(work.mixture.n_features), by_differences=True)
     scales, weights = (values[order] if len(values) else values for values in (shard.scales, shard.weights))
     rows = blocks.rows(shard.dense_rows.gather(order), scales)._replace(counted=read_only(weights))
-    groups = Groups(starts, np.arange(C)[:, None], np.arange(0, len(blocks.means) + 1, work.n_parts))
-    return expect_groups(blocks, rows, groups, 0.0, shard.n_threads)
+    groups = starts, np.arange(C)[:, None], np.arange(0, len(blocks.means) + 1, work.n_parts)
+    return _expect_groups(blocks, rows, *groups, 0.0, shard.n_threads)

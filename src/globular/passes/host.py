@@ -1,9 +1,9 @@
 """What shards of this process share: per-row state, the table of who carries out which pass, and passes over state.
 
-A backend derives from `HostShard` by way of `BlockShard`, and registers a function for each pass that it carries out
-itself: `@MyShard.implements(Assign)`, or `@MyShard.implements(Assign, Probe)` for one source of candidates. What
-needs weights and per-row state alone is written here once. Passes that nobody has registered are carried out part by
-part.
+A backend derives from `HostShard` by way of `cpu.shard.BlockShard`, and registers a function for each pass that it
+carries out itself: `@MyShard.implements(Assign)`, or `@MyShard.implements(Assign, Probe)` for one source of candidates.
+What needs weights and per-row state alone is written here once. Passes that nobody has registered are carried out part
+by part.
 """
 
 from __future__ import annotations
@@ -353,8 +353,8 @@ def all_labels(shard: HostShard, work: passes.AllLabels) -> list[Labels]:
     return [shard.labels]
 
 
-BY_METHODS = (passes.Take, passes.Locate, passes.Total, passes.AllLabels)
-"""Passes that shards answer by methods of their own, wherever weights and state lie."""
+BY_METHODS = (passes.Take, passes.Locate, passes.Total, passes.AllLabels, passes.SeedFew, passes.SearchFew)
+"""Passes that ask methods of a shard for all they need, wherever rows, weights and state lie."""
 
 
 @HostShard.implements(passes.ScatterLabels)

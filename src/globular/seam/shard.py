@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import NDArray
 
 from globular.errors import UnsupportedPassError
 from globular.model.gaussian import Spread, about_the_mean
@@ -28,17 +28,20 @@ class PointState:
 
     def __init__(self, n_rows: int) -> None:
         self.n_rows = n_rows
-        self._arrays: dict[str, NDArray[np.generic]] = {}
+        self._arrays: dict[str, Any] = {}
 
-    def get(self, name: str, dtype: DTypeLike, fill: float, width: int | None = None) -> NDArray[np.generic]:
+    def get(self, name: str, dtype: Any, fill: float, width: int | None = None) -> Any:
         """The array of that name; made and filled on first use or when its width changed."""
         shape = (self.n_rows,) if width is None else (self.n_rows, width)
         array = self._arrays.get(name)
         if array is None or array.shape != shape:
-            array = np.zeros(shape, dtype)
-            if fill != 0:  # new memory is zero, and costs nothing until it is touched
-                array[...] = fill
-            self._arrays[name] = array
+            array = self._arrays[name] = self._new(shape, dtype, fill)
+        return array
+
+    def _new(self, shape: tuple[int, ...], dtype: Any, fill: float) -> Any:
+        array = np.zeros(shape, dtype)
+        if fill != 0:  # new memory is zero, and costs nothing until it is touched
+            array[...] = fill
         return array
 
     def view(self, start: int, stop: int) -> PointState:
@@ -51,11 +54,8 @@ class _StateView(PointState):
         super().__init__(stop - start)
         self._whole, self._start, self._stop = whole, start, stop
 
-    def get(self, name: str, dtype: DTypeLike, fill: float, width: int | None = None) -> NDArray[np.generic]:
+    def get(self, name: str, dtype: Any, fill: float, width: int | None = None) -> Any:
         return self._whole.get(name, dtype, fill, width)[self._start : self._stop]
-
-    def view(self, start: int, stop: int) -> PointState:
-        return self._whole.view(self._start + start, self._start + stop)
 
 
 class Shard(ABC):

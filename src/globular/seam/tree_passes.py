@@ -57,10 +57,6 @@ class ExpectCells(Pass[SoftStatistics]):
     def effect(self) -> Effect:
         return NO_EFFECT if self.among is ALL else Effect({"cell members"}, reads={"tree", "frontier"})
 
-    @property
-    def variant(self) -> type:
-        return type(self.among)
-
 
 @dataclass(frozen=True, eq=False)
 class Gains(Pass[ChunkGains]):

@@ -58,11 +58,6 @@ class Partition:
     collections: tuple[Any, ...] = ()
     """What the rows and weights are parts of: Dask forgets data that were persisted once nobody refers to them."""
 
-    @property
-    def is_streamed(self) -> bool:
-        """Whether the rows are read anew for every pass."""
-        return isinstance(self.rows, FileRows) and not self.rows.in_memory
-
 
 def is_frame(X: Any) -> bool:
     """Whether a collection is a data frame."""

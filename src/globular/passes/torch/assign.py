@@ -143,7 +143,7 @@ def assign_down(shard: TorchShard, work: Assign) -> HardStatistics:
     """Every row down the tree to the closest centre of its own cell."""
     assert isinstance(work.among, Down)
     tree, route = work.among.tree, work.among.route
-    cells, labels = shard.state.tensor("cells", torch.int32, 0), shard.label_tensor
+    cells, labels = shard.state.get("cells", torch.int32, 0), shard.label_tensor
     n_distances, looks = 0, [torch.zeros(1, dtype=torch.int64, device=shard.device)]
     if route == "down":
         cells.copy_(labels)

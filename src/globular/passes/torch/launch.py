@@ -7,7 +7,7 @@ from typing import Any
 import torch
 import triton.language as tl
 
-from globular.passes.torch import deciding, entries, nominating, plain, summing, weighing
+from globular.passes.torch import deciding, nominating, plain, summing, weighing
 from globular.passes.torch.grouping import group
 
 SHAPES = {"half": (128, 4, 2), "parts": (64, 4, 3), "three": (64, 4, 1), "single": (64, 4, 2)}
@@ -197,10 +197,10 @@ def sum_entries(x: Any, shares: Any, means: Any, members: Any) -> Any:
     out = torch.empty((C, 2 * D + 1), dtype=torch.float64, device=device)
     sizes = {"KEPT": members.shape[1], "BLOCK": BLOCK, "ROWS": ENTRIES_READ, "CHUNK": chunk}
     if n >= BLOCK:
-        entries.sum_entry_blocks[(n // BLOCK, -(-D // chunk))](
+        summing.sum_entry_blocks[(n // BLOCK, -(-D // chunk))](
             x, shares, means, grouping.order, grouping.keys, blocks, C, D, **sizes, num_warps=4
         )
-    entries.sum_entries[(C, -(-D // chunk))](
+    summing.sum_entries[(C, -(-D // chunk))](
         x, shares, means, grouping.order, grouping.starts, blocks, out, D, **sizes, num_warps=2
     )
     return out

@@ -20,7 +20,7 @@ from globular.passes.torch.assign import closest_neighbor, hard_statistics, labe
 from globular.passes.torch.card import engine
 from globular.passes.torch.plain import blocks
 from globular.passes.torch.shard import TorchShard
-from globular.passes.torch.truncated import Costs, members_of, statistics, weighted_total
+from globular.passes.torch.truncated import Costs, members_of, statistics
 from globular.seam.among import Neighbors
 from globular.seam.mixture_passes import Expect
 from globular.seam.passes import Assign
@@ -168,7 +168,7 @@ def expect_neighbors(shard: TorchShard, work: Expect) -> SoftStatistics:
     shard.label_tensor.copy_(members[:, 0])
     bounds = torch.logsumexp(-0.5 * kept, dim=1)
     sums = statistics(shard, work.mixture, costs, members, torch.exp(-0.5 * kept - bounds[:, None]))
-    bound = float(weighted_total(shard, bounds))
+    bound = float(shard.weighted(bounds).sum())
     return SoftStatistics(*sums, bound, shard.total_weight, int(n_distances), pairs.found())
 
 
@@ -197,7 +197,7 @@ def assign_neighbors(shard: TorchShard, work: Assign) -> HardStatistics:
         members.scatter_(1, place, torch.where(place > 0, firsts, members[:, :1]))
         shard.label_tensor.copy_(members[:, 0])
     n_changed = (shard.label_tensor != former).sum()
-    tally = torch.stack([weighted_total(shard, squared), n_changed.to(torch.float64)])
+    tally = torch.stack([shard.weighted(squared).sum(), n_changed.to(torch.float64)])
     sums = label_sums(shard, work.want, len(centers))
     found = hard_statistics(shard, int(n_distances), tally.tolist(), sums)
     found.pairs = pairs.found()

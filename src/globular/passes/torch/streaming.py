@@ -18,8 +18,8 @@ from globular.data.blocks import Block, Source, working_dtype
 from globular.data.some_rows import check_rows
 from globular.model.statistics import F64, Floats
 from globular.passes.torch.arrays import tensor_dtype
-from globular.passes.torch.card import DENSE, CardShard
-from globular.passes.torch.shard import NOT_WRITTEN, TorchShard, beside, exact_type
+from globular.passes.torch.card import CardShard
+from globular.passes.torch.shard import TorchShard, beside, exact_type
 from globular.seam.among import Need
 from globular.seam.passes import Index
 from globular.threads import default_threads, even_ranges, read_ahead, run_all
@@ -72,19 +72,16 @@ class StreamedShard(CardShard):
 
     @property
     def lacks(self) -> Mapping[Need, str]:
-        return {"sparse rows": DENSE, "rows that stay": READ_ANEW, "rows on a CPU": NOT_WRITTEN}
+        return {**super().lacks, "rows that stay": READ_ANEW}
 
-    def _taken(self, indices: Index) -> TorchShard:
+    def subset(self, indices: Index) -> TorchShard:
         chosen = np.asarray(indices)
         rows = self._source.take(chosen) if isinstance(self._source, Source) else self._source[chosen]
         weights = None if self.w is None else self.w[self.tensor(chosen, torch.int64)]
         return TorchShard(_as_tensor(rows, pin=False).to(self.device), weights, unit_rows=self._unit_rows)
 
     def take_rows(self, indices: Index) -> F64:
-        return self.give(self._taken(indices).take_tensor(slice(None)))
-
-    def subset(self, indices: Index) -> TorchShard:
-        return self._taken(indices)
+        return self.give(self.subset(indices).take_tensor(slice(None)))
 
     def local(self, rows: Floats, weights: F64 | None = None) -> TorchShard:
         return beside(self, rows, weights)

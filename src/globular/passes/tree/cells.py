@@ -42,7 +42,13 @@ def frontier_of(shard: HostShard) -> Frontier:
 def plant(shard: HostShard, work: passes.Plant) -> int:
     known = cast(Frontier | None, shard.frontier)
     if known is None or (known.tree.kind, known.leaf_size) != (work.scatter, work.leaf_size):
-        trees = [_tree_of(shard, work, begin, rows) for begin, rows in shard.row_blocks()]
+        trees = [
+            PartitionTree.build(
+                rows, shard.weights[begin : begin + len(rows)], work.scatter, work.leaf_size,
+                first_row=shard.first_row + begin, n_threads=shard.n_threads,
+            )
+            for begin, rows in shard.row_blocks()
+        ]  # fmt: skip
 
         def read(numbers: NDArray[np.integer]) -> tuple[F64, F64]:
             places = np.asarray(numbers, dtype=np.intp) - shard.first_row
@@ -52,11 +58,6 @@ def plant(shard: HostShard, work: passes.Plant) -> int:
     frontier = frontier_of(shard)
     frontier.reset(work.largest, work.depth)
     return len(frontier)
-
-
-def _tree_of(shard: HostShard, work: passes.Plant, begin: int, rows: NDArray[Any]) -> PartitionTree:
-    weights, first = shard.weights[begin : begin + len(rows)], shard.first_row + begin
-    return PartitionTree.build(rows, weights, work.scatter, work.leaf_size, first_row=first, n_threads=shard.n_threads)
 
 
 @HostShard.implements(passes.TakeCells)
@@ -228,17 +229,14 @@ def open_held(shard: HostShard, work: passes.OpenHeld) -> int:
     wanted = np.zeros(mixture.n_components, dtype=bool)
     wanted[components] = True
     holders = holders[: len(frontier.nodes)]
-    while True:
-        short = wanted & (n_cells < least)
-        places = np.flatnonzero(short[holders] & frontier.spread)
-        if not len(places):
-            return len(frontier)
+    while len(places := np.flatnonzero((wanted & (n_cells < least))[holders] & frontier.spread)):
         n_cells += np.bincount(holders[places], frontier.n_children(places) - 1, minlength=mixture.n_components).astype(
             np.int64
         )
         inner = places[~frontier.tree.is_leaf(frontier.nodes[places])]
         holders = np.concatenate([np.delete(holders, places), np.repeat(holders[inner], 2)])  # the order of `open`
         frontier.open(places)
+    return len(frontier)
 
 
 def _holders(frontier: Frontier, mixture: GaussianParameters, n_threads: int) -> NDArray[np.integer]:

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from globular.model.chunks import BoundGap, ChunkGains, Chunks, Within
-from globular.model.gaussian import GaussianParameters
 from globular.model.statistics import F64, I64, SoftStatistics
 from globular.passes.cpu.expect.blocks import ChunkBlocks
 from globular.passes.host import HostShard
@@ -48,7 +47,9 @@ def expect_all(shard: HostShard, work: ExpectCells) -> SoftStatistics:
 def _held_weights(frontier: Frontier, within: Within, n_threads: int) -> list[F64]:
     """w q(component) of every cell, nodes and rows; the normalisers are kept with the frontier."""
     if frontier.densities is None or frontier.densities[0] is not within.mixture:
-        frontier.densities = within.mixture, cell_densities(frontier, within.mixture, n_threads)
+        blocks = ChunkBlocks(within.mixture, frontier.offset)
+        found = [blocks.densities(blocks.observed(part), n_threads) for part in frontier.parts()]
+        frontier.densities = within.mixture, np.concatenate(found)
     alone = ChunkBlocks(within.mixture.pick(slice(within.component, within.component + 1)), frontier.offset)
     found, first = [], 0
     for part in frontier.parts():
@@ -57,12 +58,6 @@ def _held_weights(frontier: Frontier, within: Within, n_threads: int) -> list[F6
         found.append(part.weights * np.exp(np.minimum(joint - norms, 0.0)))
         first += len(part)
     return found
-
-
-def cell_densities(frontier: Frontier, mixture: GaussianParameters, n_threads: int) -> F64:
-    """log Σ_c exp ⟨log p(c, x)⟩ of every cell, (M,)."""
-    blocks = ChunkBlocks(mixture, frontier.offset)
-    return np.concatenate([blocks.densities(blocks.observed(part), n_threads) for part in frontier.parts()])
 
 
 @HostShard.implements(Gains, All)
@@ -99,12 +94,6 @@ def gap_of_all(shard: HostShard, work: Gap) -> BoundGap:
     return sampled_gap(frontier, of_sample, work.mixture.n_components)
 
 
-def _mean_of_sample(rows: Children, values: F64, n_parents: int) -> F64:
-    """Weighted mean of values of rows, by cell, (n_parents,)."""
-    counted = per_parent(rows, rows.chunks.weights, n_parents)
-    return per_parent(rows, rows.chunks.weights * values, n_parents) / np.where(counted > 0, counted, 1.0)
-
-
 def sampled_gap(frontier: Frontier, of_sample: Callable[[I64, Children], F64], per_cell: int) -> BoundGap:
     """The gap from some rows of nodes at some places, drawn by weight. All rows are read at once, maybe from disk.
 
@@ -123,7 +112,9 @@ def sampled_gap(frontier: Frontier, of_sample: Callable[[I64, Children], F64], p
     chosen = np.arange(len(spread)) if all_of_them else np.flatnonzero(counts)
     rows = frontier.sample(spread[chosen], counts[chosen].clip(min=1), rng)
     stand_for = weights if all_of_them else unit * counts[chosen]
-    total = float(stand_for @ _mean_of_sample(rows, of_sample(spread[chosen], rows), len(chosen)))
+    counted = per_parent(rows, rows.chunks.weights, len(chosen))
+    sums = per_parent(rows, rows.chunks.weights * of_sample(spread[chosen], rows), len(chosen))
+    total = float(stand_for @ (sums / np.where(counted > 0, counted, 1.0)))
     return BoundGap(total, (len(chosen) + len(rows.chunks)) * per_cell)
 
 

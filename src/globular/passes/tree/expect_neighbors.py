@@ -7,7 +7,7 @@ Children inherit K(A), so the bound never falls when a cell is opened. A new fro
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from globular.jit import inline, kernel
 from globular.model.chunks import BoundGap, ChunkGains, Chunks
 from globular.model.gaussian import GaussianParameters
-from globular.model.graph import Graph, Search
 from globular.model.groups import group_by
 from globular.model.statistics import F64, I64, PairStatistics, SoftStatistics
 from globular.passes.cpu.assign.neighbors import search_space
@@ -60,6 +59,23 @@ class Space(NamedTuple):
     costs: Any  # (C′,)
     seen: Any  # (C′·G + n_random,) int32
     seen_costs: Any  # (the same,)
+
+
+class Entries(NamedTuple):
+    """What cells have of the components that they keep, by component."""
+
+    shares: Any  # (M·C′,) w q(c)
+    C_prime: int
+    order: Any  # entries i·C′ + a grouped by their component
+    starts: Any  # (≥ C + 1,)
+
+
+class Sums(NamedTuple):
+    """Statistics of the truncated M-step."""
+
+    counts: Any  # (C,) Σ w q
+    firsts: Any  # (C, D) Σ w q (x − μ)
+    scatter: Any  # (C, S) Σ w q of the packed second moment about μ
 
 
 @inline
@@ -157,34 +173,29 @@ def share_cells(
 def sum_shares(
     means: Any,  # IN  (M, D) of all cells
     spread: Any,  # IN  (n_nodes, S); the cells after these have none
-    shares: Any,  # IN  (M·C′,) w q(c)
-    C_prime: int,  # IN
-    order: Any,  # IN  entries i·C′ + a grouped by their component
-    starts: Any,  # IN  (≥ last + 1,)
+    entries: Any,  # IN
     first: int,  # IN  components first … last − 1
     last: int,  # IN
     centers: Any,  # IN  (C, D)
-    counts: Any,  # OUT (C,) Σ w q
-    sums: Any,  # OUT (C, D) Σ w q (x − μ)
-    scatter: Any,  # OUT (C, S) Σ w q of the packed second moment about μ
+    sums: Any,  # OUT
     difference: Any,  # scratch (D,)
 ) -> None:
     """Statistics of the truncated M-step, in component order, about the old means. O(entries·S)."""
-    D, S = centers.shape[1], scatter.shape[1]
+    D, S = centers.shape[1], sums.scatter.shape[1]
     for c in range(first, last):
-        for k in range(starts[c], starts[c + 1]):
-            share = shares[order[k]]
+        for k in range(entries.starts[c], entries.starts[c + 1]):
+            share = entries.shares[entries.order[k]]
             if share <= 0.0:
                 continue
-            i = order[k] // C_prime
-            counts[c] += share
+            i = entries.order[k] // entries.C_prime
+            sums.counts[c] += share
             for d in range(D):
                 difference[d] = means[i, d] - centers[c, d]
-                sums[c, d] += share * difference[d]
-            add_square(scatter, c, share, difference)
+                sums.firsts[c, d] += share * difference[d]
+            add_square(sums.scatter, c, share, difference)
             if i < spread.shape[0]:
                 for s in range(S):
-                    scatter[c, s] += share * spread[i, s]
+                    sums.scatter[c, s] += share * spread[i, s]
 
 
 class _Costs:
@@ -203,20 +214,17 @@ class _Costs:
             spread = packed / np.where(chunks.weights > 0, chunks.weights, np.inf)[:, None]
         return Cells(chunks.means, spread, chunks.weights)
 
-    def share(self, chunks: Chunks, members: Members, owners: I64) -> tuple[F64, F64]:
-        """w q(c) over K(A), (B, C′), and the bound per unit weight, (B,)."""
-        shares, bounds = np.empty((len(chunks), members.shape[1])), np.empty(len(chunks))
-        share_cells(self.cells(chunks), self.components, members, owners, shares, bounds)
-        return shares, bounds
-
     def bounds(self, chunks: Chunks, members: Members, owners: I64, n_threads: int) -> F64:
         """The bound per unit weight of every chunk, (M,)."""
+        bounds = np.empty(len(chunks))
 
-        def of_span(span: Span) -> F64:
-            return self.share(chunks.pick(slice(*span)), members, owners[slice(*span)])[1]
+        def of_span(span: Span) -> None:
+            some = slice(*span)
+            cells, shares = self.cells(chunks.pick(some)), np.empty((span[1] - span[0], members.shape[1]))
+            share_cells(cells, self.components, members, owners[some], shares, bounds[some])
 
-        parts = map_all(of_span, even_ranges(len(chunks), SEARCHED_AT_ONCE), n_threads)
-        return np.concatenate([np.empty(0), *parts])
+        run_all(of_span, even_ranges(len(chunks), SEARCHED_AT_ONCE), n_threads)
+        return bounds
 
 
 @HostShard.implements(ExpectCells, Neighbors)
@@ -224,28 +232,20 @@ def expect_neighbors(shard: HostShard, work: ExpectCells) -> SoftStatistics:
     """Every cell against the neighbourhoods of its K(A)."""
     assert isinstance(work.among, Neighbors)
     frontier, mixture, n_threads = frontier_of(shard), work.mixture, shard.n_threads
-    graph, search = work.among.graph, work.among.search
     costs = _Costs(mixture)
-    C_prime = min(search.n_candidates, mixture.n_components)
+    C_prime = min(work.among.search.n_candidates, mixture.n_components)
     n_distances = 0
     if frontier.members is None or frontier.members.shape[1] != C_prime:
         frontier.members = _best_members(frontier, mixture, C_prime, n_threads)
         n_distances = len(frontier) * mixture.n_components
     members = frontier.members
-    found, searched = _search(frontier, costs, graph, search, members, n_threads)
     shares, bounds = np.empty(members.shape), np.empty(len(members))
-
-    def share(work: tuple[Chunks, Span, int]) -> None:
-        chunks, (begin, end), first = work
-        rows = slice(first + begin, first + end)
-        shares[rows], bounds[rows] = costs.share(chunks.pick(slice(begin, end)), members[rows], np.arange(end - begin))
-
-    run_all(share, _tasks(frontier), n_threads)
+    found, searched = _search(frontier, costs, work.among, shares, bounds, n_threads)
     weights = np.concatenate([part.weights for part in frontier.parts()])
-    counts, sums, scatter = _sum_shares(frontier, costs, members, shares, n_threads)
+    sums = _sum_shares(frontier, costs, members, shares, n_threads)
     return SoftStatistics(
-        counts, sums, costs.kind.unpack(scatter, mixture.n_features), float(weights @ bounds), float(weights.sum()),
-        n_distances + searched, found,
+        sums.counts, sums.firsts, costs.kind.unpack(sums.scatter, mixture.n_features), float(weights @ bounds),
+        float(weights.sum()), n_distances + searched, found,
     )  # fmt: skip
 
 
@@ -282,13 +282,14 @@ def _members(frontier: Frontier) -> Members:
     return frontier.members
 
 
-def _tasks(frontier: Frontier) -> list[tuple[Chunks, Span, int]]:
-    nodes, rows = frontier.parts()
-    return [
-        (part, span, first)
-        for part, first in ((nodes, 0), (rows, len(nodes)))
-        for span in even_ranges(len(part), SEARCHED_AT_ONCE)
-    ]
+def _tasks(frontier: Frontier) -> list[tuple[slice, Chunks]]:
+    """Cells that are looked at together, and where they are among all: nodes, then rows."""
+    found, first = [], 0
+    for part in frontier.parts():
+        spans = even_ranges(len(part), SEARCHED_AT_ONCE)
+        found += [(slice(first + begin, first + end), part.pick(slice(begin, end))) for begin, end in spans]
+        first += len(part)
+    return found
 
 
 def _best_members(frontier: Frontier, mixture: GaussianParameters, C_prime: int, n_threads: int) -> Members:
@@ -296,62 +297,56 @@ def _best_members(frontier: Frontier, mixture: GaussianParameters, C_prime: int,
     blocks = ChunkBlocks(mixture, frontier.offset)
     members = np.empty((len(frontier), C_prime), dtype=np.int32)
 
-    def select(work: tuple[Chunks, Span, int]) -> None:
-        chunks, span, first = work
-        for begin, end in even_ranges(span[1] - span[0], 128):
-            part = chunks.pick(slice(span[0] + begin, span[0] + end))
-            joint = blocks.log_joint(blocks.observed(part))
+    def select(task: tuple[slice, Chunks]) -> None:
+        rows, chunks = task
+        for span in even_ranges(len(chunks), 128):
+            joint = blocks.log_joint(blocks.observed(chunks.pick(slice(*span))))
             best = np.argpartition(-joint, C_prime - 1, axis=1)[:, :C_prime]
             ranks = np.argsort(-np.take_along_axis(joint, best, axis=1), axis=1, kind="stable")
-            rows = slice(first + span[0] + begin, first + span[0] + end)
-            members[rows] = np.take_along_axis(best, ranks, axis=1)
+            members[rows][slice(*span)] = np.take_along_axis(best, ranks, axis=1)
 
     run_all(select, _tasks(frontier), n_threads)
     return members
 
 
 def _search(
-    frontier: Frontier, costs: _Costs, graph: Graph, search: Search, members: Members, n_threads: int
+    frontier: Frontier, costs: _Costs, among: Neighbors, shares: F64, bounds: F64, n_threads: int
 ) -> tuple[PairStatistics, int]:
-    """Renew K(A) in place; the pairs for Eq. 8 and the densities it took."""
+    """Renew K(A) in place, and find shares and bounds; the pairs for Eq. 8 and the densities it took."""
+    graph, search, members = among.graph, among.search, cast(Members, frontier.members)
     C, C_prime = len(graph), members.shape[1]
     width = C_prime * graph.shape[1] + search.n_random
 
-    def of_block(work: tuple[Chunks, Span, int]) -> tuple[PairStatistics, int]:
-        chunks, (begin, end), first = work
-        part, own = costs.cells(chunks.pick(slice(begin, end))), members[first + begin : first + end]
-        n_pairs = width * len(own) if search.estimate else 0
+    def of_cells(task: tuple[slice, Chunks]) -> tuple[PairStatistics, int]:
+        rows, cells = task[0], costs.cells(task[1])
+        n_pairs = width * len(cells.weights) if search.estimate else 0
         pairs, sums = np.empty((2, n_pairs), dtype=np.int32), np.empty((2, n_pairs), dtype=np.float32)
         space = Space(
             np.zeros(C, dtype=np.int64), np.empty(C_prime, dtype=np.int32), np.empty(C_prime),
             np.empty(width, dtype=np.int32), np.empty(width),
         )  # fmt: skip
         n_distances, n_pairs = search_cells(
-            part, first + begin, costs.components, graph, search.n_random, np.uint64(search.seed), own, pairs, sums,
-            space,
+            cells, rows.start, costs.components, graph, search.n_random, np.uint64(search.seed), members[rows], pairs,
+            sums, space,
         )  # fmt: skip
+        share_cells(cells, costs.components, members[rows], np.arange(len(cells.weights)), shares[rows], bounds[rows])
         return PairStatistics(pairs[:, :n_pairs], sums[:, :n_pairs]), int(n_distances)
 
-    found = map_all(of_block, _tasks(frontier), n_threads)
+    found = map_all(of_cells, _tasks(frontier), n_threads)
     return PairStatistics.join([pairs for pairs, _ in found]), sum(n for _, n in found)
 
 
-def _sum_shares(
-    frontier: Frontier, costs: _Costs, members: Members, shares: F64, n_threads: int
-) -> tuple[F64, F64, F64]:
+def _sum_shares(frontier: Frontier, costs: _Costs, members: Members, shares: F64, n_threads: int) -> Sums:
     """Counts, sums and packed scatter: the entries of K(A) sorted by component."""
     centers, precisions, _ = costs.components
-    C, D = centers.shape
-    entries = np.where(members < 0, C, members).ravel()  # entries without a component go behind the last
-    starts, order = group_by(entries, C + 1)
-    counts, sums, scatter = np.zeros(C), np.zeros((C, D)), np.zeros((C, precisions.shape[1]))
-    nodes, rows = frontier.parts()
+    (C, D), (nodes, rows) = centers.shape, frontier.parts()
+    starts, order = group_by(np.where(members < 0, C, members).ravel(), C + 1)  # those of nobody behind the last
+    entries = Entries(shares.ravel(), members.shape[1], order, starts)
+    sums = Sums(np.zeros(C), np.zeros((C, D)), np.zeros((C, precisions.shape[1])))
     means, spread = np.concatenate([nodes.means, rows.means]), costs.cells(nodes).spread
-    flat = shares.ravel()
 
     def add(span: Span) -> None:
-        given = means, spread, flat, members.shape[1], order, starts
-        sum_shares(*given, *span, centers, counts, sums, scatter, np.empty(D))
+        sum_shares(means, spread, entries, *span, centers, sums, np.empty(D))
 
     run_all(add, even_ranges(C, _COMPONENTS_PER_TASK), n_threads)
-    return counts, sums, scatter
+    return sums

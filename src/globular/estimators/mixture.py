@@ -51,8 +51,6 @@ Begin = Callable[..., Start]
 
 VARIATIONAL_FROM = 500
 """Number of components from which "auto" takes the variational algorithm, where it knows the covariance type."""
-CHUNKY_FROM_ROWS, CHUNKY_FROM_COMPONENTS, CHUNKY_UP_TO_COLUMNS = 100_000, 5, 10
-"""Fewest rows and components, and most columns, for which "auto" takes Chunky EM instead of exact EM."""
 
 
 @dataclass(eq=False, repr=False)
@@ -77,10 +75,9 @@ class GaussianMixture(ConditionalMixture):
         per row. "variational" looks at few components per row, found by probing or (up to 25 components) by
         neighbourhoods, see :class:`VariationalGaussianMixture`, and knows "diag", "spherical" and "tied_spherical".
         "chunky" works on cells of rows, at a cost that hardly grows with their number, and on the rows themselves only
-        at the end, to finish where EM would (see :class:`ChunkyGaussianMixture` and its `polish`). "auto" takes
-        "variational" from 500 components on where it knows the covariance type, else "chunky" for 100,000 rows or more
-        in up to 10 columns with 5 components or more (not on GPUs, which have no "chunky"), else "em", and writes its
-        choice to `algorithm_`.
+        at the end, to finish where EM would (see :class:`ChunkyGaussianMixture` and its `polish`; not on GPUs). "auto"
+        takes "variational" from 500 components on where it knows the covariance type, else "em", and writes its choice
+        to `algorithm_`.
     tol : float, default=1e-3
         Stop when the mean log-likelihood of a row changes by less.
     reg_covar : float or "auto", default="auto"
@@ -307,7 +304,7 @@ class GaussianMixture(ConditionalMixture):
         if self.noise and data.incomplete is not None:
             raise ValueError("missing=True does not go with noise=True; set noise=False, or leave out rows with NaN")
         self.__dict__.pop("counts_", None)  # those of the last fit
-        self.algorithm_ = "em" if data.incomplete is not None or self.noise else self._choose_algorithm(data)
+        self.algorithm_ = "em" if data.incomplete is not None or self.noise else self._choose_algorithm()
 
     def _most_bytes(self, data: Input) -> int | None:
         nested = self.algorithm_ == "nested"
@@ -432,19 +429,10 @@ class GaussianMixture(ConditionalMixture):
         common = {name: getattr(self, name) for name in names}
         return {**common, "weights": "learned" if self._learns_weights else "equal"}
 
-    def _choose_algorithm(self, data: Input) -> str:
+    def _choose_algorithm(self) -> str:
         if self.algorithm != "auto":
             return self.algorithm
-        chosen = "em"
-        if self._truncates:
-            chosen = "variational"
-        elif (
-            data.n_rows >= CHUNKY_FROM_ROWS
-            and data.n_columns <= CHUNKY_UP_TO_COLUMNS
-            and self.n_components >= CHUNKY_FROM_COMPONENTS
-            and not data.shard.why_not(Plant)
-        ):
-            chosen = "chunky"
+        chosen = "variational" if self._truncates else "em"
         logger.info("algorithm='auto' chose %s", chosen)
         return chosen
 

@@ -17,13 +17,14 @@ from sklearn.utils.estimator_checks import check_sample_weight_equivalence_on_de
 
 import globular
 from globular import ChunkyGaussianMixture, GaussianMixture
+from globular.algorithms.mixtures import chunky
 from globular.algorithms.mixtures.chunky import CONVERGED, ENOUGH, POLISHED
+from globular.algorithms.mixtures.starts import GivenStart
 from globular.data.open import as_source
 from globular.datasets import separated_mixture
 from globular.errors import MemoryBudgetError
 from globular.estimators import chunky_mixture, inputs
 from globular.estimators.chunky_mixture import CHUNKY_STARTS, resolved_candidates, resolved_max_cells
-from globular.estimators.mixture_starts import GivenStart
 from globular.model.covariances import FAMILIES
 from globular.model.statistics import F64
 from makers import blobs, in_form, weights_for
@@ -71,7 +72,7 @@ def test_exact_em_finds_little_to_improve(init: str) -> None:
 
 
 def test_same_start_as_em_ends_as_em(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chunky_mixture, "LEAF_SIZE", 1)
+    monkeypatch.setattr(chunky, "LEAF_SIZE", 1)
     X = two_dimensional(4000, separation=1.0)
     rough = GaussianMixture(6, init_params="random_from_data", max_iter=1, random_state=3)
     with pytest.warns(ConvergenceWarning):
@@ -230,7 +231,7 @@ def test_predictions_are_those_of_the_mixture() -> None:
 def test_degenerate_data_give_finite_mixtures(
     rows: F64, init: str, n_candidates: int | None, covariance_type: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(chunky_mixture, "LEAF_SIZE", 2)
+    monkeypatch.setattr(chunky, "LEAF_SIZE", 2)
     model = ChunkyGaussianMixture(
         3, covariance_type=covariance_type, init=init, n_candidates=n_candidates, max_iter=20, tol=1e-2, reg_covar=0.0,
         random_state=0,
@@ -252,7 +253,7 @@ def test_one_row_and_one_component() -> None:
 
 
 def test_rows_of_weight_zero_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chunky_mixture, "LEAF_SIZE", 1)
+    monkeypatch.setattr(chunky, "LEAF_SIZE", 1)
     X, weights = two_dimensional(1000), np.ones(1100)
     weights[1000:] = 0.0
     far = np.vstack([X, 1e6 * np.ones((100, 2))])
@@ -277,8 +278,8 @@ def test_an_offset_changes_nothing_but_the_means(covariance_type: str) -> None:
 
 
 def test_weights_equal_repetitions_where_cells_are_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chunky_mixture, "LEAF_SIZE", 1)
-    monkeypatch.setattr(chunky_mixture, "CELLS_PER_COMPONENT", 1000)
+    monkeypatch.setattr(chunky, "LEAF_SIZE", 1)
+    monkeypatch.setattr(chunky, "CELLS_PER_COMPONENT", 1000)
     estimator = ChunkyGaussianMixture(3, init=np.random.RandomState(0).rand(3, 30), refine_tol=0.0)
     check_sample_weight_equivalence_on_dense_data("ChunkyGaussianMixture", estimator)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, replace
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar
 
 from globular.model.history import ITERATIONS
 
@@ -43,6 +43,19 @@ class Step(Generic[Model]):
         """The same step with another form of its model."""
         figures = self.iteration, self.objective, self.n_distances, self.n_changed
         return Step(*figures, model, self.stopped, self.stage, self.next_rows)
+
+
+Finding: TypeAlias = Generator[Step[Any], None, Result]
+"""What finds something by iterations: it yields their steps, and returns what it has found."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One run of an algorithm."""
+
+    steps: Iterator[Step[Any]]
+    start: Any = None
+    """The model that it starts with, for a fit that may end before the first step."""
 
 
 def after(steps: Iterator[Step[Model]], n_distances: int) -> Iterator[Step[Model]]:

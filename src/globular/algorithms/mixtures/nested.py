@@ -34,7 +34,7 @@ from globular.algorithms.mixtures.pipeline import rows_of_part
 from globular.algorithms.mixtures.probing import NO_GRAPH, SearchByProbing, find_members, start_probing
 from globular.algorithms.mixtures.starts import StartOptions, starting_mixture, variational_means
 from globular.algorithms.seeding.common import TAKEN_NUMBERS
-from globular.algorithms.steps import CAUTION, Finding, Run, Step, mapped
+from globular.algorithms.steps import Finding, Run, Step, mapped, to_come
 from globular.model.gaussian import GaussianParameters, isotropic_mixture
 from globular.model.nested import Batch
 from globular.model.statistics import SoftStatistics
@@ -134,7 +134,7 @@ class Rises:
         self._bound, self._rise = bound, rise
         if not 0.0 <= rise < steeper < np.inf:
             return np.inf
-        return CAUTION * rise * rise / (steeper - rise)
+        return to_come(steeper, rise)
 
 
 def batch_sizes(n_rows: int, first: int, n_parameters: int, tol: float) -> list[int]:

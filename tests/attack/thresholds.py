@@ -166,9 +166,6 @@ _MIXTURES: Mapping[str, Values] = {
     "algorithms.mixtures.probing.WORK_OF_A_MEMBER": (0.0, 1e12),
     "algorithms.mixtures.probing.LONGEST_WAIT": (1, NEVER),
     "estimators.mixture.VARIATIONAL_FROM": (2, NEVER),
-    "estimators.mixture.CHUNKY_FROM_ROWS": (1, NEVER),
-    "estimators.mixture.CHUNKY_FROM_COMPONENTS": (1, NEVER),
-    "estimators.mixture.CHUNKY_UP_TO_COLUMNS": (1, NEVER),
     "estimators.variational_mixture.NEIGHBORS_UP_TO": (1, NEVER),
 }
 _FAMILIES: Mapping[str, Values] = {

@@ -14,7 +14,7 @@ from typing import Any, BinaryIO, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from globular.data.arrow_files import open_feather, open_parquet
+from globular.data.arrow_files import batches_of, open_arrow, segment_rows
 from globular.data.formats import parts_of, suffix_of
 from globular.data.text_files import read_header
 from globular.data.text_lines import TextFile, scan
@@ -68,13 +68,9 @@ class Batches:
         import pyarrow
 
         for path in paths:
-            if suffix_of(path) == ".parquet":
-                with open_parquet(path) as file:
-                    yield from (pyarrow.table(batch) for batch in file.iter_batches())
-            else:
-                with open_feather(path) as file:
-                    for number in range(file.num_record_batches):
-                        yield pyarrow.table(file.get_batch(number))
+            with open_arrow(path) as file:
+                for segment in range(len(segment_rows(file))):
+                    yield from map(pyarrow.table, batches_of(file, segment))
 
     def take(self, n_rows: int) -> Any:
         """A table of the next rows."""

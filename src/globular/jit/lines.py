@@ -10,61 +10,35 @@ from typing import Any
 
 from llvmlite import ir
 
-from globular.jit import instructions
-from globular.jit.functions import instruction
-from globular.jit.instructions import loop, types, variable
+from globular.jit.instructions import loop, procedure, variable
+from globular.jit.vectors import Vectors
 
 LINE = 8  # numbers in a line
-_CONTRACT = ("contract",)
 
 
 def _adding(n_lines: int) -> Any:
-    """An intrinsic for so many lines side by side."""
+    """An instruction for so many lines side by side."""
 
-    @instruction
+    @procedure
     def add_lines(
-        typing_context: Any, data: Any, columns: Any, begin: Any, end: Any, x: Any, first: Any, out: Any, i: Any
-    ) -> Any:
+        builder: Any, data: Any, columns: Any, begin: Any, end: Any, x: Any, first: Any, out: Any, i: Any
+    ) -> None:
         """out[i, first:…] = Σ_k data[k] · x[columns[k], first:…] over begin ≤ k < end, in float64. O(end − begin)."""
-        signature = types.void(data, columns, begin, end, x, first, out, i)
+        vectors = Vectors(builder, ir.DoubleType(), LINE)
+        sums = [variable(builder, vectors.zero) for _ in range(n_lines)]
 
-        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            kinds = signature.args
+        def line(start: Any, n: int) -> Any:
+            return builder.gep(start, [builder.add(first, first.type(n * LINE))])
 
-            def array(n: int) -> Any:
-                return instructions.array(context, builder, signature, arguments, n)
-
-            def index(n: int) -> Any:
-                return context.cast(builder, arguments[n], kinds[n], types.intp)
-
-            double, whole = ir.DoubleType(), context.get_value_type(types.intp)
-            line = ir.VectorType(double, LINE)
-            undefined = ir.Constant(line, ir.Undefined)
-            all_first = ir.Constant(ir.VectorType(ir.IntType(32), LINE), None)
-            values, places, source, target = array(0), array(1), array(4), array(6)
-
-            def lines_of(view: Any, row: Any) -> Any:
-                start = builder.add(builder.mul(row, builder.extract_value(view.shape, 1)), index(5))
-                return builder.bitcast(builder.gep(view.data, [start]), line.as_pointer())
-
-            zeros = ir.Constant(line, [0.0] * LINE)
-            sums = [variable(builder, zeros) for _ in range(n_lines)]
-            with loop(builder, index(2), index(3), 1) as k:
-                value = builder.load(builder.gep(values.data, [k]))
-                value = value if value.type == double else builder.fpext(value, double)
-                factor = builder.insert_element(undefined, value, ir.Constant(ir.IntType(32), 0))
-                factor = builder.shuffle_vector(factor, undefined, all_first)
-                start = lines_of(source, builder.sext(builder.load(builder.gep(places.data, [k])), whole))
-                for n, total in enumerate(sums):
-                    part = builder.load(builder.gep(start, [ir.Constant(whole, n)]), align=LINE)
-                    product = builder.fmul(factor, part, flags=_CONTRACT)
-                    builder.store(builder.fadd(product, builder.load(total), flags=_CONTRACT), total)
-            start = lines_of(target, index(7))
+        with loop(builder, begin, end, 1) as k:
+            value = builder.load(data.at(k))
+            factor = vectors.splat(value if value.type == vectors.scalar else builder.fpext(value, vectors.scalar))
+            start = x.row(builder.sext(builder.load(columns.at(k)), k.type))
             for n, total in enumerate(sums):
-                builder.store(builder.load(total), builder.gep(start, [ir.Constant(whole, n)]), align=LINE)
-            return context.get_dummy_value()
-
-        return signature, generate
+                part = vectors.load(line(start, n), LINE)
+                builder.store(vectors.multiply_add(factor, part, builder.load(total)), total)
+        for n, total in enumerate(sums):
+            vectors.store(builder.load(total), line(out.row(i), n))
 
     return add_lines
 

@@ -32,7 +32,6 @@ from numba.core.typed_passes import NativeLowering
 from numba.np.arrayobj import load_item, store_item
 
 from globular.jit import cache, stock
-from globular.jit.sources import OURS
 
 OLDEST, NEWEST = (0, 62), (0, 68)
 TRIED = "0.62 to 0.68"
@@ -149,14 +148,13 @@ class _LinkedLibrary(JITCodeLibrary):
         self._finalized = True
 
 
-class KernelCompiler(Compiler):
-    """A compiler that believes that no two arguments of a kernel share memory (`stock.no_argument_shares_memory`)."""
+class KernelCompiler(stock.KernelCompiler):
+    """Numba's compiler with our library and our lowering."""
 
     library: Any = _KernelLibrary
     lowering: Any = _Lowering
 
     def compile_extra(self, function: Any) -> Any:
-        self.state.flags.noalias = hasattr(function, OURS)
         self.state.library = self.library(self.state.targetctx.codegen(), function.__qualname__)
         self.state.library.enable_object_caching()
         return super().compile_extra(function)

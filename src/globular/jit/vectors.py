@@ -8,7 +8,7 @@ from typing import Any
 
 from llvmlite import ir
 
-from globular.jit.instructions import declared, types
+from globular.jit.instructions import declared
 from globular.jit.target import vector_bytes
 
 BY_LANE = platform.machine() in ("aarch64", "arm64")
@@ -16,29 +16,6 @@ BY_LANE = platform.machine() in ("aarch64", "arm64")
 VECTOR_BYTES = vector_bytes()
 HAS_MANY_REGISTERS = VECTOR_BYTES == 64 or BY_LANE
 """Whether there are 32 vectors, not 16."""
-
-
-class Array:
-    """An array inside a kernel."""
-
-    def __init__(self, context: Any, builder: Any, kind: Any, value: Any) -> None:
-        self._builder = builder
-        array = context.make_array(kind)(context, builder, value)
-        self._data = array.data
-        self.scalar = context.get_data_type(kind.dtype)
-        self.shape = [builder.extract_value(array.shape, axis) for axis in range(kind.ndim)]
-
-    def at(self, index: Any) -> Any:
-        """The address of an entry, counted from the first."""
-        return self._builder.gep(self._data, [index])
-
-
-def unpack(context: Any, builder: Any, signature: Any, values: Any) -> list[Any]:
-    """The arguments of an intrinsic, arrays as such."""
-    return [
-        Array(context, builder, kind, value) if isinstance(kind, types.Array) else value
-        for kind, value in zip(signature.args, values, strict=True)
-    ]
 
 
 class Vectors:

@@ -12,10 +12,8 @@ from typing import Any
 import numpy as np
 
 from globular.jit import Queue, Scratch, inline, kernel, take_number
-from globular.jit.bits import order_key
 from globular.jit.blas import multiply_rows
-from globular.jit.prefetch import prefetch_row
-from globular.jit.views import as_matrix
+from globular.jit.memory import as_matrix, order_key, prefetch_row
 from globular.kernels.probe import HEAT, lowest_of_heat
 from globular.kernels.rows import length as length_of
 from globular.kernels.scores import copy_row

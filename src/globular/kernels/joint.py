@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from globular.jit import inline, kernel
-from globular.jit.bits import bits_float, float_bits
 from globular.jit.blas import multiply_rows
+from globular.jit.memory import bits_float, float_bits
 from globular.kernels.differences import TILE, find_lengths, put_difference
 
 

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from globular.jit import Queue, Scratch, inline, kernel, take_number, twin
-from globular.jit.prefetch import prefetch_row
+from globular.jit.memory import prefetch_row
 from globular.jit.tiles import distances_to_tile
 from globular.kernels.random import random_cluster, random_outside
 from globular.kernels.rows import fetch, quick_distance, quick_distances, squared_distance

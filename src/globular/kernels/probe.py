@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from globular.jit import inline, kernel
-from globular.jit.bits import order_key
+from globular.jit.memory import order_key
 
 HEAT = 16  # cells per heat of the tournament that finds the closest ones
 

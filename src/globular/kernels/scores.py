@@ -10,9 +10,8 @@ from typing import Any
 import numpy as np
 
 from globular.jit import inline, kernel
-from globular.jit.bits import float_bits
 from globular.jit.blas import multiply
-from globular.jit.prefetch import prefetch_row
+from globular.jit.memory import float_bits, prefetch_row
 from globular.kernels.nearest import compare, scores_may_overflow
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from globular.jit import inline, kernel
-from globular.jit.bits import bits_float, float_bits
+from globular.jit.memory import bits_float, float_bits
 
 SAMPLE = (64, 256)
 """Least and most rows of a node from which its first principal component is found, an eighth of them in between; larger

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from globular.jit import Queue, inline, kernel, take_number, twin
-from globular.jit.prefetch import prefetch_row
+from globular.jit.memory import prefetch_row
 from globular.kernels.rows import add_row, squared_distance
 
 

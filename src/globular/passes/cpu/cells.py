@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from globular.jit import Queue, Scratch, inline, kernel, new_queue, share_kernel, take_number
 from globular.jit.blas import multiply_rows
-from globular.jit.views import as_matrix
+from globular.jit.memory import as_matrix
 from globular.kernels.probe import HEAT, closest_cells, merge_closest
 from globular.kernels.rows import squared_distance
 from globular.model.groups import group_by

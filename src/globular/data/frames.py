@@ -40,7 +40,9 @@ def rows_of(X: Any) -> Any:
     if library in ("pandas", "polars"):
         return _from_series(X)
     if library == "torch" or hasattr(X, "__array_namespace__") or hasattr(X, "__dlpack__"):
-        return _from_tensor(X)
+        X = X.float() if str(getattr(X, "dtype", "")) == "torch.bfloat16" else X
+        rows = np.asarray(X.detach().cpu() if hasattr(X, "detach") else X)
+        return rows.astype(np.float32) if str(rows.dtype) == "bfloat16" else rows
     return X
 
 
@@ -132,14 +134,6 @@ def _from_arrow(table: Any) -> Any:
     pieces = [rows.to_array(batch) for batch in whole.to_batches()]
     values = np.concatenate([np.empty((0, rows.n_columns), rows.dtype), *pieces])
     return values if rows.are_lists else ArraySource(values, column_names=rows.names)
-
-
-def _from_tensor(X: Any) -> NDArray[Any]:
-    """A tensor in its own type, where NumPy has that; bfloat16 becomes float32."""
-    if str(getattr(X, "dtype", "")) == "torch.bfloat16":
-        X = X.float()
-    rows = np.asarray(X.detach().cpu() if hasattr(X, "detach") else X)
-    return rows.astype(np.float32) if str(rows.dtype) == "bfloat16" else rows
 
 
 def counting_column(names: Any, rows: Any) -> str | None:

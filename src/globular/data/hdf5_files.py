@@ -28,7 +28,14 @@ class HDF5Source(StreamedSource):
             self._dataset = _find(file, path, dataset)
             name = f"{path}::{self._dataset}"
             stored = file[self._dataset]
-            _check_inside(stored, name)
+            # whoever sends a file must not choose what else is read
+            if stored.external:
+                places = stored.external[0][0]
+                raise DataError(f"{name}: keeps its values in other files ({places}); write them into this one")
+            if stored.is_virtual:
+                raise DataError(
+                    f"{name}: is put together from other datasets and files; write its values as one dataset"
+                )
             check_table(stored.shape, stored.dtype, name)
             n_rows, n_columns = stored.shape
             self._slab = _slab_rows(stored, name)
@@ -65,14 +72,6 @@ def _slab_rows(stored: Any, name: str) -> int:
     slab = min(-(-rows // chunk) * chunk, max(1, n_rows))
     check_fits(slab * row_bytes, f"{name}: its {slab} rows that are stored together", "write it in smaller chunks")
     return slab
-
-
-def _check_inside(stored: Any, name: str) -> None:
-    """Refuse a dataset whose values stand in other files: whoever sends a file must not choose what else is read."""
-    if stored.external:
-        raise DataError(f"{name}: keeps its values in other files ({stored.external[0][0]}); write them into this one")
-    if stored.is_virtual:
-        raise DataError(f"{name}: is put together from other datasets and files; write its values as one dataset")
 
 
 def _follow(file: Any, path: Path, wanted: str) -> str:

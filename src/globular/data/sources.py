@@ -175,17 +175,9 @@ def _canonical(matrix: Any, n_columns: int) -> Any:
     rows = type(matrix)((matrix.data, matrix.indices, matrix.indptr), shape=matrix.shape)
     _check_range(rows.indices, n_columns)
     if not rows.has_canonical_format:
-        rows = _sorted(rows)
-        rows.sum_duplicates()  # in place
-    return rows
-
-
-def _sorted(rows: Any) -> Any:
-    """A copy with ascending column numbers: by columns and back, which is faster than to sort every row."""
-    if rows.shape[1] <= rows.nnz:
-        return rows.tocsc().tocsr()
-    rows = rows.copy()
-    rows.sort_indices()
+        # a copy, sorted by columns and back where that is faster than to sort every row
+        rows = rows.tocsc().tocsr() if rows.shape[1] <= rows.nnz else rows.copy()
+        rows.sum_duplicates()  # in place; sorts rows that are not
     return rows
 
 

@@ -11,10 +11,10 @@ from __future__ import annotations
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -22,8 +22,6 @@ from numpy.typing import ArrayLike, NDArray
 from globular.data.blocks import Block, Matrix, Source, check_indices, check_span, regroup
 from globular.errors import DataError, MemoryBudgetError
 from globular.machine import check_fits
-
-Piece = TypeVar("Piece")
 
 PIECE_BYTES = 1 << 22  # what one read from disk aims at: large enough to be efficient, small beside a block
 _MOST_ROWS = 1 << 53  # what a file declares beyond it is damage, and would overflow sums of rows
@@ -75,15 +73,6 @@ class FileVersion:
             self.check()
             raise
         self.check()
-
-    def guard(self, pieces: Iterator[Piece]) -> Iterator[Piece]:
-        """The same pieces, each compared with this version once it is read."""
-        while True:
-            with self.reading():
-                piece = next(pieces, None)
-            if piece is None:
-                return
-            yield piece
 
 
 class StreamedSource(ABC):
@@ -156,9 +145,14 @@ class StreamedSource(ABC):
         return max(1, PIECE_BYTES // max(1, self.n_columns * self.dtype.itemsize))
 
     def _read(self, segment: int, first: int, last: int, max_rows: int) -> Iterator[NDArray[Any]]:
-        """The pieces of a segment, compared with the version of the file."""
+        """The pieces of a segment, each compared with the version of the file once it is read."""
         pieces = self._pieces(segment, first, last, max_rows)
-        return pieces if self._version is None else self._version.guard(pieces)
+        while True:
+            with nullcontext() if self._version is None else self._version.reading():
+                piece = next(pieces, None)
+            if piece is None:
+                return
+            yield piece
 
     def _pieces_between(self, start: int, stop: int, max_rows: int) -> Iterator[NDArray[Any]]:
         """Rows `start` to `stop`, walking the segments that they touch."""

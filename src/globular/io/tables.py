@@ -99,7 +99,7 @@ Beside: TypeAlias = Lines | Batches | None
 _ROWS_OF_TEXT = 1 << 12
 
 
-def write_npy_blocks(file: BinaryIO, blocks: Blocks, n_rows: int, beside: Beside = None) -> None:
+def write_npy_blocks(file: BinaryIO, blocks: Blocks, n_rows: int, beside: Beside) -> None:
     """One array; of several names, or beside other columns, there is none."""
     for number, block in enumerate(blocks):
         if len(block) != 1:
@@ -113,13 +113,13 @@ def write_npy_blocks(file: BinaryIO, blocks: Blocks, n_rows: int, beside: Beside
         file.write(np.ascontiguousarray(values).data)
 
 
-def write_npz_blocks(file: BinaryIO, blocks: Blocks, n_rows: int, beside: Beside = None) -> None:
+def write_npz_blocks(file: BinaryIO, blocks: Blocks, n_rows: int, beside: Beside) -> None:
     """An array for every name; all of them are gathered in memory."""
     gathered = list(blocks)
     np.savez(file, **{name: np.concatenate([block[name] for block in gathered]) for name in gathered[0]})  # type: ignore[arg-type]
 
 
-def write_csv_blocks(file: BinaryIO, blocks: Blocks, n_rows: int, beside: Beside = None) -> None:
+def write_csv_blocks(file: BinaryIO, blocks: Blocks, n_rows: int, beside: Beside) -> None:
     """A line of names, then a line per row, with as many digits as it takes to read the same numbers back."""
     delimiter = beside.delimiter if isinstance(beside, Lines) else b","
     head = beside.head if isinstance(beside, Lines) else None
@@ -163,7 +163,7 @@ def _flat_names(block: Block) -> list[str]:
     ]
 
 
-def write_parquet_blocks(file: BinaryIO, blocks: Blocks, n_rows: int, beside: Beside = None) -> None:
+def write_parquet_blocks(file: BinaryIO, blocks: Blocks, n_rows: int, beside: Beside) -> None:
     """A column per name, a row group per block."""
     parquet = import_extra("pyarrow.parquet", "pyarrow", "io", "writing .parquet")
     import pyarrow

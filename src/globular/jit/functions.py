@@ -73,7 +73,11 @@ class Kernel(Compiled):
         n_threads = int(arguments[0][N_THREADS]) if self.is_shared else 1
         if n_threads <= 1:
             return self._call(arguments)
-        return on_all_threads(lambda: self._call(self._own(arguments)), n_threads, calls_blas=False)
+
+        def work() -> None:  # of one thread, whose scratch memory is its own
+            self._call(tuple(map(_like, arguments, self.roles)))
+
+        return on_all_threads(work, n_threads, calls_blas=False)
 
     def _call(self, arguments: tuple[Any, ...]) -> Any:
         try:
@@ -83,10 +87,6 @@ class Kernel(Compiled):
         except (EOFError, UnpicklingError):  # what numba has read from disk is damaged
             compiler().cache.forget()
             return self.numba(*arguments)
-
-    def _own(self, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Arguments of one thread: scratch memory is its own."""
-        return tuple(_like(each, role) for each, role in zip(arguments, self.roles, strict=True))
 
 
 def _like(argument: Any, role: str) -> Any:

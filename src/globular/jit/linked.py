@@ -33,22 +33,12 @@ from numba.np.arrayobj import load_item, store_item
 
 from globular.jit import cache, stock
 
-OLDEST, NEWEST = (0, 62), (0, 68)
 TRIED = "0.62 to 0.68"
 """The versions of numba that this was tried with."""
+VERSION, IS_TRIED = str(__version__), (0, 62) <= version_info.short <= (0, 68)
 OPTIONS = {**stock.OPTIONS, "nopython": True, "_nrt": False}
 """Options of every kernel: arrays are not counted, since a counter is what threads on one array would fight for."""
 AS_CALLEE: dict[str, Any] = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
-
-
-def version() -> str:
-    """That of numba."""
-    return str(__version__)
-
-
-def is_tried() -> bool:
-    """True for the versions of numba that this was tried with."""
-    return OLDEST <= version_info.short <= NEWEST
 
 
 class _Lower(Lower):

@@ -19,7 +19,7 @@ from globular.algorithms.mixtures.noise import SHARES, start_with_noise, with_no
 from globular.algorithms.mixtures.pipeline import search_is_short
 from globular.algorithms.mixtures.stepwise import Candidates, Learned, one_batch
 from globular.algorithms.steps import Step
-from globular.data.some_rows import choose_rows
+from globular.data.sources import choose_rows
 from globular.errors import DeviceError
 from globular.estimators.chunky_mixture import ChunkyGaussianMixture, resolved_candidates
 from globular.estimators.conditional import ConditionalMixture, checked_parameters

@@ -33,7 +33,13 @@ class Lines:
         if any(header.delimiter != self._headers[0].delimiter for header in self._headers):
             raise DataError(f"{paths[0]}: other files have other signs between their fields; write them alike")
         self.names = self._headers[0].names
-        self._lines = self._all_lines()
+        self._lines = (
+            line
+            for text, header in zip(self._texts, self._headers, strict=True)
+            for chunk in scan(text, header.data_start)
+            for line in chunk.read(text).splitlines()
+            if line
+        )
 
     @property
     def head(self) -> bytes | None:
@@ -43,11 +49,6 @@ class Lines:
             return None
         with self._texts[0].open() as file:
             return file.read(header.data_start).removeprefix(b"\xef\xbb\xbf").strip()
-
-    def _all_lines(self) -> Iterator[bytes]:
-        for text, header in zip(self._texts, self._headers, strict=True):
-            for chunk in scan(text, header.data_start):
-                yield from (line for line in chunk.read(text).splitlines() if line)
 
     def take(self, n_rows: int) -> list[bytes]:
         """The next lines."""

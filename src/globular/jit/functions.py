@@ -101,14 +101,14 @@ def _like(argument: Any, role: str) -> Any:
 
 
 class Instruction(Compiled):
-    """An instruction that kernels can call, written in LLVM's language."""
+    """An instruction for kernels in LLVM's language: takes types, returns a signature and what writes the code."""
 
     def _make(self) -> Any:
         return compiler().intrinsic(self.function)
 
 
 class Twins(Compiled):
-    """A function of rows in two forms, for dense and for CSR rows: the length of the tuple of rows says which."""
+    """A function of dense rows, and with `for_csr` of CSR rows: the length of the tuple of rows says which it is."""
 
     def __init__(self, dense: Callable[..., Any]) -> None:
         super().__init__(dense)
@@ -167,11 +167,5 @@ def kernel_apart(function: Function) -> Function:
     return cast(Function, Kernel(function, forceinline=False))
 
 
-def twin(function: Callable[..., Any]) -> Twins:
-    """A function of dense rows, whose form for CSR rows is decorated with its `for_csr`."""
-    return Twins(function)
-
-
-def instruction(function: Callable[..., Any]) -> Callable[..., Any]:
-    """An instruction: the function takes types and returns a signature and what writes the code."""
-    return Instruction(function)
+twin, instruction = Twins, Instruction
+"""Decorators of functions in two forms, the one for dense rows here, and of instructions."""

@@ -47,7 +47,7 @@ class Array:
         return self.at(self._builder.mul(index, self.shape[1]))
 
 
-def procedure(write: Callable[..., None]) -> Callable[..., Any]:
+def procedure(write: Callable[..., None]) -> Any:
     """Decorate what writes the code of an instruction that returns nothing, from a builder and the arguments.
 
     Arrays come as `Array`s, and whole numbers as wide as an index.

@@ -12,7 +12,7 @@ from typing import Any
 import numba
 from numba.core.compiler import Compiler
 from numba.core.event import Listener, register
-from numba.extending import intrinsic as numba_intrinsic
+from numba.extending import intrinsic as intrinsic  # for linked, too
 from numba.extending import overload
 
 from globular.jit import addresses, cache, clock
@@ -76,11 +76,6 @@ class KernelCompiler(Compiler):
 def dispatcher(function: Callable[..., Any], **options: Any) -> Any:
     """A function that compiles at its first call, from Python or from a kernel."""
     return cache.kept(numba.njit(pipeline_class=KernelCompiler, **{**OPTIONS, **options})(function))
-
-
-def intrinsic(function: Callable[..., Any]) -> Any:
-    """An instruction for kernels."""
-    return numba_intrinsic(function)
 
 
 def chosen_by_length(dense: Callable[..., Any], sparse: Callable[..., Any], **options: Any) -> Callable[..., Any]:

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from globular.jit import inline, kernel
-from globular.jit.lines import LINE, add_1_line, add_2_lines, add_4_lines, add_8_lines
 from globular.jit.memory import order_key
+from globular.jit.vectors import LINE, add_1_line, add_2_lines, add_4_lines, add_8_lines
 from globular.kernels.rows import CANCELLED, distance_by_columns, row_length
 from globular.kernels.scores import rounding
 

@@ -19,8 +19,8 @@ from typing import Any, ClassVar, Literal, NamedTuple
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from globular.jit.lines import LINE
 from globular.jit.target import CACHE_LINE
+from globular.jit.vectors import LINE
 from globular.kernels import columns as kernels
 from globular.model.statistics import F64, I64
 from globular.threads import even_ranges, ordered_map

@@ -118,21 +118,16 @@ def _table(X: Any) -> Source:
             raise DataError(UNEVEN) from error
         return ArraySource(rows)
     if all(hasattr(X, attribute) for attribute in ("dtypes", "columns", "to_numpy", "iloc")):
-        names = tuple(X.columns)
-        return ArraySource(_as_array(X), column_names=names if all(isinstance(name, str) for name in names) else None)
+        if message := are_not_numbers(X):
+            raise DataError(message)
+        names, values = tuple(X.columns), X.to_numpy()
+        if values.dtype.kind not in "biuf":  # nullable or mixed columns; a missing value becomes NaN
+            values = X.to_numpy(dtype=np.float64, na_value=np.nan)
+        return ArraySource(values, column_names=names if all(isinstance(name, str) for name in names) else None)
     raise TypeError(
         f"X must be an array, a memmap, a scipy sparse matrix, a pandas DataFrame, a list of lists, a path "
         f"or a Source, got {type(X).__module__}.{type(X).__qualname__}; try numpy.asarray(X)"
     )
-
-
-def _as_array(frame: Any) -> NDArray[Any]:
-    """Turn a pandas DataFrame into an array; a column that is not numeric is named."""
-    if message := are_not_numbers(frame):
-        raise DataError(message)
-    values: NDArray[Any] = frame.to_numpy()
-    # nullable and mixed columns come out as objects; a missing value becomes NaN, which fit then reports
-    return values if values.dtype.kind in "biuf" else frame.to_numpy(dtype=np.float64, na_value=np.nan)
 
 
 def rows_of(X: Any) -> Any:

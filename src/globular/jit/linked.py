@@ -224,6 +224,4 @@ def dispatcher(function: Callable[..., Any], **options: Any) -> Any:
 intrinsic = stock.intrinsic
 
 
-def chosen_by_length(dense: Callable[..., Any], sparse: Callable[..., Any]) -> Callable[..., Any]:
-    """A function that is the one for rows of one array and the other for rows of three."""
-    return stock.chosen_by_length(dense, sparse, _nrt=False, pipeline_class=_CalleeCompiler, **AS_CALLEE)
+chosen_by_length = functools.partial(stock.chosen_by_length, _nrt=False, pipeline_class=_CalleeCompiler, **AS_CALLEE)

@@ -22,7 +22,7 @@ from globular.algorithms.mixtures.probing import begin_truncated
 from globular.algorithms.mixtures.starts import STARTS, GivenStart, StartOptions, starting_mixture, variational_means
 from globular.algorithms.mixtures.stepwise import Candidates, Learned, one_batch
 from globular.algorithms.steps import Finding, Run
-from globular.data.some_rows import choose_rows
+from globular.data.sources import choose_rows
 from globular.errors import DeviceError
 from globular.estimators.arguments import given_start
 from globular.estimators.chunky_mixture import check_tree, resolved_candidates, resolved_max_cells

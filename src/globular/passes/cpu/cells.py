@@ -16,9 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from globular.jit import Queue, Scratch, inline, kernel, new_queue, share_kernel, take_number
-from globular.jit.bits import order_key
 from globular.jit.blas import multiply_rows
-from globular.jit.views import as_matrix
+from globular.jit.memory import as_matrix, order_key
 from globular.model.centers import NUMBERS_AT_ONCE
 from globular.model.groups import group_by
 from globular.model.statistics import F64, Floats

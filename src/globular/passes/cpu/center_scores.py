@@ -20,8 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from globular.jit import Queue, Scratch, inline, kernel, new_queue, share_kernel, take_number, twin
-from globular.jit.bits import order_key
-from globular.jit.lines import LINE, add_1_line, add_2_lines, add_4_lines, add_8_lines
+from globular.jit.memory import order_key
+from globular.jit.vectors import LINE, add_1_line, add_2_lines, add_4_lines, add_8_lines
 from globular.model.columns import ColumnMeans
 from globular.model.nested import Bounds
 from globular.model.statistics import F64, I64

@@ -6,17 +6,15 @@ of float32 rows at most) and a block of rows for each thread.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from globular.jit import Queue, kernel, take_number
-from globular.jit.target import CACHE_LINE
 from globular.jit.tiles import ROWS, line_tile, tile_for
+from globular.model.columns import aligned_zeros
 from globular.model.statistics import F64
 from globular.passes.cpu.engine.label import CENTER_CHUNK, STRETCH, Block, Bound, Given, Nominees
 from globular.passes.cpu.rows import CSRRows
@@ -251,11 +249,3 @@ class Settled:
             np.empty(n, dtype=np.int64), np.empty(ROWS, dtype=np.int64), np.empty(ROWS, dtype=dtype),
             np.empty((ROWS, self._chunk), dtype=dtype), np.empty((0, self._chunk), dtype=dtype),
         )  # fmt: skip
-
-
-def aligned_zeros(shape: tuple[int, ...], dtype: np.dtype) -> NDArray[Any]:
-    """Zeros that begin with a cache line: no vector of a tile then lies across two of them."""
-    n = math.prod(shape) * dtype.itemsize
-    raw = np.zeros(n + CACHE_LINE, dtype=np.uint8)
-    start = -raw.ctypes.data % CACHE_LINE
-    return raw[start : start + n].view(dtype).reshape(shape)

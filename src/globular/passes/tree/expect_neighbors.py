@@ -333,7 +333,7 @@ def _search(
         return PairStatistics(pairs[:, :n_pairs], sums[:, :n_pairs]), int(n_distances)
 
     found = map_all(of_cells, _tasks(frontier), n_threads)
-    return PairStatistics.join([pairs for pairs, _ in found]), sum(n for _, n in found)
+    return PairStatistics.of_pieces([piece for pairs, _ in found for piece in pairs.pieces]), sum(n for _, n in found)
 
 
 def _sum_shares(frontier: Frontier, costs: _Costs, members: Members, shares: F64, n_threads: int) -> Sums:

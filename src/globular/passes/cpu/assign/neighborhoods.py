@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from globular.jit import Queue, Scratch, inline, kernel, take_number, twin
-from globular.jit.prefetch import prefetch_row
+from globular.jit.memory import prefetch_row
 from globular.jit.tiles import distances_to_tile, line_tile
 from globular.model.graph import Graph, Search
 from globular.model.random import random_cluster, random_outside

@@ -132,6 +132,7 @@ _REASONS = {
         algorithms.seeding.named: NEIGHBORS
         passes.limits: NOMINEES
         passes.tree.partition: SAMPLED
+        passes.tree.splitting: SAMPLE LOPSIDED
         algorithms.mixtures.nested: TIMES_THE_PART
         estimators.variational_kmeans: SWAPS_GAIN
         model.cells: VISITS_ABOVE SMALL_CELLS

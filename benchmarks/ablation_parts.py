@@ -150,7 +150,7 @@ PARTS = (
     Part("bounds of exact passes", "rows whose label cannot have changed are skipped", KMEANS,
          {"passes.cpu.settled.Settled.aim_at": _forgets_bounds}, is_few),
     Part("kernels of thin rows", "up to 8 columns: scores in registers, no BLAS", HARD,
-         {"passes.cpu.products.THIN": 0}, lambda problem: 0 < problem.columns <= 8),
+         {"passes.cpu.cells.THIN": 0}, lambda problem: 0 < problem.columns <= 8),
     Part("rows in cluster order", "a copy of the rows is kept sorted", (*HARD, "VariationalGaussianMixture"),
          {"passes.limits.SORT_UP_TO": 0}),
     Part("bounds of batches", "rows keep lower bounds from batch to batch", ("NestedMiniBatchKMeans",),
@@ -164,19 +164,13 @@ PARTS = (
          {"algorithms.mixtures.pipeline.STEPS_OF_MOVES": 0, "algorithms.mixtures.pipeline.STEPS_PER_COMPONENT": 0}),
     Part("mixtures from a part", "the search for a start sees a part of the rows", GAUSSIAN,
          {"algorithms.mixtures.pipeline.TAKEN_NUMBERS": 0}),
-    Part("chunks for many rows", "EM on cells of a tree before EM on rows", GAUSSIAN,
-         {"estimators.mixture.CHUNKY_FROM_ROWS": NEVER}),
     Part("densities by pairs", "rows have few components that count", GAUSSIAN,
          {"passes.cpu.expect.blocks.PAIR_WORK": NEVER}),
     Part("truncated cells", "cells of a tree look at few components", TREES,
          {"estimators.chunky_mixture.TRUNCATED_FROM": NEVER}),
     Part("merges", "superfluous pairs are joined", INFINITE, {"algorithms.infinite.run.superfluous_pairs": _no_pairs}),
-    Part("other start", "a stopped mixture is held against one from k-means", INFINITE,
-         {"estimators.infinite_base.TIMES_SOWN": 0}),
     Part("infinite from a part", "mixtures grow on a part of the rows", INFINITE,
          {"algorithms.infinite.part.PART_ROWS": NEVER}),
-    Part("search among predictive", "EM may know a better mixture of as many", INFINITE,
-         {"algorithms.infinite.polishing._MOST_DENSITIES": 0}),
 )  # fmt: skip
 
 

@@ -19,10 +19,9 @@ from globular import InfiniteGaussianMixture, datasets
 from globular.algorithms.infinite.data import CellData, CellOptions, RowData
 from globular.algorithms.infinite.infinite import GROWN, InfiniteOptions, Mixture, infinite, one_component
 from globular.algorithms.infinite.run import VariationalRun
-from globular.algorithms.steps import Step
+from globular.algorithms.mixtures.starts import GivenStart
+from globular.algorithms.steps import Finding, Run, Step
 from globular.estimators.inputs import Input
-from globular.estimators.mixture_starts import GivenStart
-from globular.estimators.mixtures import Run, Starting
 from globular.model.chunks import Chunks, NodeValue
 from globular.model.covariances import FAMILIES
 from globular.model.observations import Moments, Prior
@@ -112,7 +111,7 @@ class PaperMixture(InfiniteGaussianMixture):
             self.seen_, self.asked_ = found, (shard, prior, options)
         return found
 
-    def _start(self, data: Input, given: GivenStart, random_state: np.random.RandomState) -> Starting:
+    def _start(self, data: Input, given: GivenStart, random_state: np.random.RandomState) -> Finding[Run]:
         if not (self.cells_alone or self.starts_by_row) and self.forced_to is None:
             return (yield from super()._start(data, given, random_state))
         rng = np.random.default_rng(random_state.randint(2**31, size=4))

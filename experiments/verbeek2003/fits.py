@@ -11,10 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from globular import KMeans, datasets
-from globular.algorithms.mixtures.chunky import ChunkyModel, ChunkyOptions, chunky
+from globular.algorithms.mixtures.chunky import CELLS_PER_COMPONENT, LEAF_SIZE, ChunkyModel, ChunkyOptions, chunky
 from globular.algorithms.mixtures.em import EMOptions, covariance_limits, em, start_from_means
 from globular.algorithms.steps import Step
-from globular.estimators.chunky_mixture import CELLS_PER_COMPONENT, LEAF_SIZE, resolved_max_cells
+from globular.estimators.chunky_mixture import resolved_max_cells
 from globular.model.covariances import OUTER
 from globular.model.gaussian import GaussianParameters
 from globular.passes.cpu import CpuShard

@@ -23,8 +23,8 @@ from experiments.verbeek2003 import HEADING
 from experiments.verbeek2003.figure2 import TITLES, Config, chosen_sweeps
 from experiments.verbeek2003.fits import Problem, draw, kmeans_start, loss
 from experiments.verdicts import Claim, Setup, claims_table, in_band, said, tally
+from globular.algorithms.mixtures.chunky import LEAF_SIZE
 from globular.algorithms.mixtures.em import EMOptions, covariance_limits
-from globular.estimators.chunky_mixture import LEAF_SIZE
 from globular.model.covariances import OUTER, CovarianceLimits
 from globular.model.gaussian import GaussianParameters, m_step
 from globular.passes.cpu import CpuShard

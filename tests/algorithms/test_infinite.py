@@ -30,7 +30,7 @@ from globular.algorithms.infinite.infinite import (
 )
 from globular.algorithms.infinite.run import VariationalRun
 from globular.algorithms.infinite.tree_partition import Worth, hard_free_energy
-from globular.algorithms.steps import Step, result_of
+from globular.algorithms.steps import Step, result_of, to_come
 from globular.model.chunks import Chunks, Claims, Within
 from globular.model.covariances import COLUMNS, OUTER
 from globular.model.dirichlet import InfiniteMixture, StickPrior
@@ -467,7 +467,7 @@ def test_components_seen_in_the_same_cells_are_not_tried_again(monkeypatch: pyte
 def test_what_f_may_still_fall_by_is_twice_a_geometric_series(
     steeper: float, fall: float, n_left: int, expected: float
 ) -> None:
-    assert splits._fall_to_come(steeper, fall, n_left) == pytest.approx(expected)
+    assert to_come(steeper, fall, n_left) == pytest.approx(expected)
 
 
 def test_rows_take_over_with_the_components_that_matter() -> None:

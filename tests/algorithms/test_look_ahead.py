@@ -10,7 +10,6 @@ from globular.algorithms.mixtures import ahead, chunky
 from globular.algorithms.mixtures.ahead import LookAhead
 from globular.algorithms.mixtures.em import EMOptions, covariance_limits, em, start_from_means
 from globular.datasets import separated_mixture
-from globular.estimators import chunky_mixture
 from globular.model.statistics import F64
 from globular.passes.cpu import CpuShard
 
@@ -79,7 +78,7 @@ def test_several_starts_are_tried_and_the_best_is_kept() -> None:
     scores = {}
     for most in (1, 4):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(chunky_mixture, "MOST_STARTS", most)
+            patch.setattr(chunky, "MOST_STARTS", most)
             found = [ChunkyGaussianMixture(12, random_state=seed).fit(data.X).score(data.X) for seed in range(6)]
         scores[most] = np.mean(found)
     assert scores[4] > scores[1]

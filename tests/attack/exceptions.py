@@ -64,10 +64,9 @@ _REASONS = {
         estimators.weights: ORDINARY
         model.covariances.family: REG_COVAR RELATIVE_FLOOR LEAST_VARIANCE _ROUNDED
         model.covariances.families: _MOST_LIFTS
-        model.exponential.independent: SMALLEST_PROBABILITY LARGEST_PROBABILITY SMALLEST_RATE
         model.exponential.directions: LARGEST_CONCENTRATION UNIFORM_UP_TO _TERMS _UNDERFLOW _NEWTON_STEPS
             _NEWTON_TOLERANCE
-        model.exponential.family: LEAST
+        model.exponential.family: LEAST SMALLEST_PROBABILITY LARGEST_PROBABILITY SMALLEST_RATE
         model.gaussian: _WEIGHT_FLOOR
         model.coordinates: _LARGEST_SINGLE
         model.low_rank: ABSENT
@@ -81,13 +80,14 @@ _REASONS = {
     """,
     "what a parameter is where it is not given": """
         algorithms.kmeans.nested_choices: BATCH_ROWS BATCH_ROWS_PER_CLUSTER
-        estimators.chunky_mixture: LEAF_SIZE CELLS_PER_COMPONENT GROWTH_CELLS_PER_COMPONENT ROWS_PER_CELL
-            MOST_CELLS_PER_COMPONENT MOST_STARTS TRIAL_STEPS DENSITIES_PER_ROW
+        estimators.chunky_mixture: ROWS_PER_CELL MOST_CELLS_PER_COMPONENT
+        algorithms.mixtures.chunky: LEAF_SIZE CELLS_PER_COMPONENT GROWTH_CELLS_PER_COMPONENT MOST_STARTS TRIAL_STEPS
+            DENSITIES_PER_ROW
         estimators.devices: _CUDA
         estimators.infinite_base: NESTED_COMPONENTS FIXED_COMPONENTS POLISHING_STEPS TIMES_SOWN SMALLEST_LEAF
             LARGEST_LEAF
         estimators.infinite_priors: LEAST_SCALE
-        estimators.mixture_starts: _KMEANS_ITERATIONS
+        algorithms.mixtures.starts: _KMEANS_ITERATIONS
         estimators.mixtures: N_CANDIDATES
         estimators.variational_mixture: N_NEIGHBORS
     """,
@@ -133,7 +133,7 @@ _REASONS = {
         passes.limits: NOMINEES
         passes.tree.partition: SAMPLED
         passes.tree.splitting: SAMPLE LOPSIDED
-        estimators.nested_mixture: PARTS
+        algorithms.mixtures.nested: TIMES_THE_PART
         estimators.variational_kmeans: SWAPS_GAIN
         model.cells: VISITS_ABOVE SMALL_CELLS
         model.low_rank: FAINT INDEPENDENT_ROWS

@@ -18,7 +18,7 @@ _CENTERS: Mapping[str, Values] = {
     "passes.limits.SORT_UP_TO": (1, NEVER),
     "passes.host.PART_BYTES": (1 << 10, NEVER),
     "passes.cpu.sums.ROWS_PER_RUN": (64, NEVER),
-    "passes.cpu.products.THIN": (1, 64),
+    "passes.cpu.cells.THIN": (1, 64),
     "passes.cpu.shard.SURE_OF": (1, NEVER),
     "passes.cpu.shard.OFFSET_ROWS": (1, NEVER),
     "model.centers.NUMBERS_AT_ONCE": (1, NEVER),
@@ -166,9 +166,6 @@ _MIXTURES: Mapping[str, Values] = {
     "algorithms.mixtures.probing.WORK_OF_A_MEMBER": (0.0, 1e12),
     "algorithms.mixtures.probing.LONGEST_WAIT": (1, NEVER),
     "estimators.mixture.VARIATIONAL_FROM": (2, NEVER),
-    "estimators.mixture.CHUNKY_FROM_ROWS": (1, NEVER),
-    "estimators.mixture.CHUNKY_FROM_COMPONENTS": (1, NEVER),
-    "estimators.mixture.CHUNKY_UP_TO_COLUMNS": (1, NEVER),
     "estimators.variational_mixture.NEIGHBORS_UP_TO": (1, NEVER),
 }
 _FAMILIES: Mapping[str, Values] = {

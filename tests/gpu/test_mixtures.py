@@ -151,8 +151,6 @@ def test_chunks_of_rows_are_refused_on_a_card() -> None:
     rows = np.tile(ROWS[:, :3], (40, 1))
     with pytest.raises(DeviceError, match="algorithm='em'"):
         GaussianMixture(5, algorithm="chunky", device=ON_TORCH).fit(rows)
-    chosen = GaussianMixture(5, device=ON_TORCH, tol=1.0, random_state=0).fit(rows).algorithm_
-    assert chosen == "em" and GaussianMixture(5, tol=1.0, random_state=0).fit(rows).algorithm_ == "chunky"
     from test_device import OnCard
 
     with pytest.raises(DeviceError, match="take GaussianMixture"):

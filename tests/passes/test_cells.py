@@ -14,7 +14,7 @@ from globular.model.cells import CellLevel, CellTree, CenterCells
 from globular.model.groups import SORTED_ALONE, count_labels, group_by
 from globular.passes.cpu import CpuShard, cells
 from globular.passes.cpu import rows as in_memory
-from globular.passes.cpu.products import THIN
+from globular.passes.cpu.cells import THIN
 from globular.seam.among import Down, Probe
 from globular.seam.passes import Assign
 from reference import assign as hard

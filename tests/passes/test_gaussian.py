@@ -11,7 +11,7 @@ from scipy.stats import multivariate_normal
 from sklearn.mixture import GaussianMixture as SklearnMixture
 
 import globular
-from globular.estimators.mixture_starts import GivenStart
+from globular.algorithms.mixtures.starts import GivenStart
 from globular.model.chunks import Chunks
 from globular.model.covariances import FAMILIES, CovarianceLimits, one_for_all
 from globular.model.gaussian import GaussianParameters, isotropic_mixture, m_step

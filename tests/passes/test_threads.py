@@ -67,7 +67,7 @@ def test_work_of_no_time_is_done_by_the_calling_thread(seconds: float, n_awake: 
 
     run_all(work, range(20), 4, seconds=seconds)
     assert len(seen) == n_awake
-    assert map_all(lambda item: item + 1, range(5), 4, seconds=seconds) == [1, 2, 3, 4, 5]
+    assert map_all(lambda item: item + 1, range(5), 4) == [1, 2, 3, 4, 5]
 
 
 @pytest.mark.parametrize("n_threads", [1, 2, 7])

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, replace
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar
 
-from globular.model.history import ITERATIONS
+from globular.model.history import ITERATIONS, PART
 
 Model = TypeVar("Model")
 Other = TypeVar("Other")
@@ -45,6 +46,19 @@ class Step(Generic[Model]):
         return Step(*figures, model, self.stopped, self.stage, self.next_rows)
 
 
+Finding: TypeAlias = Generator[Step[Any], None, Result]
+"""What finds something by iterations: it yields their steps, and returns what it has found."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One run of an algorithm."""
+
+    steps: Iterator[Step[Any]]
+    start: Any = None
+    """The model that it starts with, for a fit that may end before the first step."""
+
+
 def after(steps: Iterator[Step[Model]], n_distances: int) -> Iterator[Step[Model]]:
     """The steps, the first of which also counts the distances that came before it."""
     for step in steps:
@@ -80,6 +94,19 @@ def to_the_last(steps: Iterator[Step[Model]]) -> Generator[Step[Model], None, St
     for step in steps:
         yield step
     return step
+
+
+def on_part(steps: Iterator[Step[Model]], n_rows: int) -> Generator[Step[Model], None, Step[Model]]:
+    """The steps as those of a search on a part of `n_rows` rows; returns the last of them as it is."""
+    for step in steps:
+        yield replace(step, iteration=0, stopped="", stage=PART, next_rows=n_rows)
+    return step
+
+
+def to_come(steeper: float, rise: float, n_left: float = math.inf) -> float:
+    """About the most that is to come in the steps that are left, if rises go on to shrink as two did, twice over."""
+    ratio = rise / steeper
+    return rise * min(n_left, CAUTION * ratio / (1.0 - ratio))
 
 
 def mapped(

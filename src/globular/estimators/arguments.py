@@ -10,7 +10,11 @@ from operator import index
 from typing import Any, Literal
 
 import numpy as np
-from sklearn.utils import check_random_state
+from sklearn.utils import check_array, check_random_state
+
+from globular.algorithms.mixtures.starts import GivenStart
+from globular.model.covariances import FAMILIES
+from globular.model.statistics import F64
 
 RandomState = int | np.random.RandomState | np.random.Generator | None
 Metric = Literal["euclidean", "cosine"]
@@ -58,3 +62,40 @@ def generator(random_state: RandomState) -> np.random.Generator:
     if isinstance(random_state, bool):
         raise ValueError(f"random_state={random_state!r} must be a whole number, a RandomState, a Generator or None")
     return np.random.default_rng(check_random_state(random_state).randint(2**31, size=4))
+
+
+def checked_shape(values: Any, shape: tuple[int, ...], name: str, what: str = "") -> F64:
+    """A copy of values that a user gave as a float64 array; an error names the argument, and `what` it is elsewhere."""
+    array = np.asarray(values)
+    if array.shape != shape:
+        wanted = f". The parameter '{what}' should have the shape of {shape}, but got {array.shape}"
+        raise ValueError(f"{name} has shape {array.shape}{wanted if what else f', expected {shape}'}")
+    flat: F64 = check_array(array.reshape(1, -1), dtype=np.float64, input_name=name, copy=True)
+    return flat.reshape(shape)
+
+
+def checked_shares(values: Any, n: int, name: str, what: str = "") -> F64:
+    """The same for n numbers that add up to 1, but for what the user has rounded."""
+    shares = checked_shape(values, (n,), name, what)
+    if (shares < 0).any() or abs(shares.sum() - 1.0) > 1e-6:
+        raise ValueError(
+            f"{name} must be at least 0 and add up to 1, "
+            f"got a smallest of {shares.min():.6g} and a sum of {shares.sum():.6g}"
+        )
+    return np.asarray(shares / shares.sum())
+
+
+def given_start(weights: Any, means: Any, precisions: Any, C: int, D: int, covariance_type: str) -> GivenStart:
+    """From `weights_init`, `means_init` and `precisions_init`; an error names the one that is wrong."""
+    family = FAMILIES[covariance_type]
+    covariances = None
+    if precisions is not None:
+        given = checked_shape(precisions, family.shape(C, D), "precisions_init", f"{covariance_type} precision")
+        if not family.is_positive(given):
+            raise ValueError(f"precisions_init: '{covariance_type} precision' should be {family.requirement}")
+        covariances = np.asarray(family.inverse(given))
+    if weights is not None:
+        weights = checked_shares(weights, C, "weights_init", "weights")
+    if means is not None:
+        means = checked_shape(means, (C, D), "means_init", "means")
+    return GivenStart(covariance_type, weights, means, covariances)

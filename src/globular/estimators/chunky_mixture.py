@@ -7,47 +7,26 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from globular.algorithms.mixtures.chunky import (
-    ChunkyModel,
-    ChunkyOptions,
-    Polishing,
-    bound_after,
-    chunky,
-    start_from_cells,
-)
-from globular.algorithms.mixtures.em import EMOptions, covariance_limits, start_at_random
-from globular.algorithms.mixtures.greedy import grow_mixture
-from globular.algorithms.steps import result_of
+from globular.algorithms.mixtures.chunky import LEAF_SIZE, ChunkyModel, ChunkyOptions, Polishing, begin_chunky
+from globular.algorithms.mixtures.em import EMOptions, covariance_limits
+from globular.algorithms.mixtures.starts import STARTS, GivenStart
+from globular.algorithms.steps import Finding, Run
+from globular.estimators.arguments import checked_shape
 from globular.estimators.conditional import ConditionalMixture
 from globular.estimators.inputs import Input
 from globular.estimators.memory import check_allocation, chunky_bytes
-from globular.estimators.mixture_starts import MEANS_METHODS, STARTS, GivenStart, checked_shape
-from globular.estimators.mixtures import N_CANDIDATES, Run, Starting
+from globular.estimators.mixtures import N_CANDIDATES
 from globular.estimators.parameters import AUTO, FROM_ONE, NOT_NEGATIVE, Constraints, one_of
-from globular.model.covariances import FAMILIES, CovarianceLimits
+from globular.model.covariances import FAMILIES
 from globular.model.gaussian import GaussianParameters
-from globular.model.statistics import F64
-from globular.seam.shard import Shard
-from globular.seam.tree_passes import Plant, TakeCells
 
 CHUNKY_STARTS = (*STARTS, "greedy")
-LEAF_SIZE = 16
-CELLS_PER_COMPONENT = 10
-"""Cells that the tree is opened to at first, for every component."""
-GROWTH_CELLS_PER_COMPONENT = 100
-"""The same for a mixture that is grown on them: on coarse cells it would settle into them and be slow to leave."""
 ROWS_PER_CELL = 10
 """Where `max_cells` is not given there is one cell for this many rows: with more of them cells save too little."""
 MOST_CELLS_PER_COMPONENT = 40
 """Cells for every component, where that is more."""
 FEWEST_CELLS = 1000
 """Cells where both are fewer."""
-MOST_STARTS = 4
-"""Starts that are tried on the first cells, the best of which is gone on with."""
-TRIAL_STEPS = 10
-"""EM steps on the first cells after which starts are compared."""
-DENSITIES_PER_ROW = 4
-"""Fewer starts are tried where they would take more densities than this for every row."""
 TRUNCATED_FROM = 400
 """Number of components from which cells look at few of them."""
 
@@ -165,7 +144,7 @@ class ChunkyGaussianMixture(ConditionalMixture):
             raise ValueError("polish=True with n_candidates needs the rows in memory, X is streamed; set polish=False")
 
     def _most_bytes(self, data: Input) -> None:
-        """The tree says it (`_plant`)."""
+        check_tree(data, self.covariance_type)
 
     def _given(self, data: Input) -> GivenStart:
         if isinstance(self.init, str):
@@ -173,64 +152,14 @@ class ChunkyGaussianMixture(ConditionalMixture):
         means = checked_shape(self.init, (self.n_components, data.n_columns), "init")
         return GivenStart(self.covariance_type, means=means)
 
-    def _start(self, data: Input, given: GivenStart, random_state: np.random.RandomState) -> Starting:
+    def _start(self, data: Input, given: GivenStart, random_state: np.random.RandomState) -> Finding[Run]:
         yield from ()  # a start on the cells takes little time
         options = self._options(data, given.bound)
         limits = covariance_limits(data.shard, EMOptions(reg_covar=self.reg_covar))
-        self._plant(data, options.max_cells)
-        start = self._start_on_cells(data.shard, given, limits, random_state)
-        rng = np.random.default_rng(random_state.randint(2**31, size=4))
-        return Run(chunky(data.shard, start, options, rng, limits=limits), start)
-
-    def _plant(self, data: Input, max_cells: int) -> None:
-        """Lay the tree and open it to its first cells."""
-        kind = FAMILIES[self.covariance_type].scatter
-        check_allocation(
-            chunky_bytes(data.n_rows, data.n_columns, LEAF_SIZE, kind),
-            f"a tree with leaves of {LEAF_SIZE} rows, twice while it is built",
-            "take covariance_type='diag' or pass X as a file",
+        run, self.n_cells_ = begin_chunky(
+            data.shard, self.n_components, self.init, given, options, random_state, limits=limits
         )
-        grows = isinstance(self.init, str) and self.init == "greedy"
-        n_cells = min((GROWTH_CELLS_PER_COMPONENT if grows else CELLS_PER_COMPONENT) * self.n_components, max_cells)
-        self.n_cells_ = data.shard.run(Plant(kind, LEAF_SIZE, largest=data.shard.total_weight / n_cells))
-
-    def _start_on_cells(
-        self, shard: Shard, given: GivenStart, limits: CovarianceLimits, random_state: np.random.RandomState
-    ) -> GaussianParameters:
-        """A start by `init` on the cells, except for what was given: no pass over all rows.
-
-        Where there are fewer cells than components (few rows, many of them alike) means come from the rows.
-        """
-        complete = given.complete()
-        if complete is not None:
-            return complete
-        C, family, learned = self.n_components, self.covariance_type, self._learns_weights
-        rng = np.random.default_rng(random_state.randint(2**31, size=4))
-        cells = shard.run(TakeCells())
-        counted = cells.weights > 0
-        few = np.count_nonzero(counted) < C
-        local = shard if few else shard.local(cells.means[counted], cells.weights[counted])
-
-        def start_from(means: F64) -> GaussianParameters:
-            return start_from_cells(shard, means, family, limits, learned_weights=learned)
-
-        def bound(start: GaussianParameters) -> float:
-            return bound_after(shard, start, limits, TRIAL_STEPS, learned_weights=learned)
-
-        def draw() -> F64:
-            return result_of(MEANS_METHODS[self.init](local, C, rng))
-
-        if given.means is not None:
-            found = start_from(given.means)
-        elif self.init == "greedy":
-            found = grow_mixture(shard, C, family, rng, limits=limits, learned_weights=learned)
-        elif self.init == "random":
-            found = start_at_random(local, C, family, EMOptions(reg_covar=limits.reg_covar), random_state)
-        else:  # the best of several, each after some EM steps on the first cells, which cost next to nothing
-            n_starts = min(MOST_STARTS, DENSITIES_PER_ROW * shard.n_rows // (TRIAL_STEPS * local.n_rows * C))
-            starts = (start_from(draw()) for _ in range(max(1, n_starts)))
-            found = max(starts, key=bound) if n_starts > 1 else next(starts)
-        return given.replace(found)
+        return run
 
     @property
     def _C_prime(self) -> int | None:
@@ -258,6 +187,15 @@ class ChunkyGaussianMixture(ConditionalMixture):
     def _take_over(self, model: ChunkyModel) -> GaussianParameters:
         self.n_cells_ = model.n_cells
         return model.mixture
+
+
+def check_tree(data: Input, covariance_type: str) -> None:
+    """Say how much memory the tree over the rows takes, and refuse one that cannot fit."""
+    check_allocation(
+        chunky_bytes(data.n_rows, data.n_columns, LEAF_SIZE, FAMILIES[covariance_type].scatter),
+        f"a tree with leaves of {LEAF_SIZE} rows, twice while it is built",
+        "take covariance_type='diag' or pass X as a file",
+    )
 
 
 def resolved_max_cells(max_cells: int | None, n_rows: int, n_components: int) -> int:

@@ -15,10 +15,12 @@ from globular.algorithms.mixtures.exponential import (
     search_start,
     start_from_means,
 )
+from globular.algorithms.mixtures.starts import GivenStart
+from globular.algorithms.steps import Finding, Run
+from globular.estimators.arguments import checked_shape
 from globular.estimators.fitted import checked_floats
 from globular.estimators.inputs import Input, open_input
-from globular.estimators.mixture_starts import GivenStart, checked_shape
-from globular.estimators.mixtures import MixtureEstimator, Run, Starting
+from globular.estimators.mixtures import MixtureEstimator
 from globular.estimators.parameters import POSITIVE, Constraints, one_of
 from globular.model.exponential import Bernoulli, Directions, ExponentialMixture, Poisson
 from globular.model.statistics import F64
@@ -83,7 +85,7 @@ class FamilyMixture(MixtureEstimator):
         shape = self.n_components, data.n_columns
         return GivenStart(self.covariance_type, means=checked_shape(self.means_init, shape, "means_init", "means"))
 
-    def _start(self, data: Input, given: GivenStart, random_state: np.random.RandomState) -> Starting:
+    def _start(self, data: Input, given: GivenStart, random_state: np.random.RandomState) -> Finding[Run]:
         shard, family = data.shard, self._family
         options = ExponentialOptions(
             pseudo_rows(shard, family, self.smoothing, self.n_components), self.max_iter, self.tol,

@@ -14,16 +14,16 @@ from sklearn.utils.validation import check_is_fitted
 from globular.algorithms.infinite.data import CellData, CellOptions, RowData
 from globular.algorithms.infinite.infinite import InfiniteOptions, Mixture, components_at, infinite, one_component
 from globular.algorithms.infinite.part import draw_part, infinite_from_part
-from globular.algorithms.steps import Step, result_of
-from globular.estimators.arguments import rows_to_draw
+from globular.algorithms.mixtures.starts import MEANS_METHODS, GivenStart
+from globular.algorithms.steps import Finding, Run, Step, result_of
+from globular.estimators.arguments import checked_shape, rows_to_draw
 from globular.estimators.base import Estimator
 from globular.estimators.distributed import lazily
 from globular.estimators.fitted import check_common, check_indices, checked_floats
 from globular.estimators.infinite_priors import GivenPrior, stick_prior
 from globular.estimators.inputs import Input
 from globular.estimators.memory import chunky_bytes, mixture_bytes
-from globular.estimators.mixture_starts import MEANS_METHODS, GivenStart, checked_shape
-from globular.estimators.mixtures import MixtureEstimator, Run, Starting
+from globular.estimators.mixtures import MixtureEstimator
 from globular.estimators.parameters import FROM_ONE, NOT_NEGATIVE, POSITIVE, Constraints, Number, one_of
 from globular.model.covariances import FAMILIES
 from globular.model.dirichlet import StickPrior, Sticks
@@ -138,7 +138,7 @@ class InfiniteEstimator(MixtureEstimator):
     def _n_rows_wanted(self) -> int:
         return self._given_prior().max_components or 1 if self.truncation == "fixed" else 1
 
-    def _start(self, data: Input, given: GivenStart, random_state: np.random.RandomState) -> Starting:
+    def _start(self, data: Input, given: GivenStart, random_state: np.random.RandomState) -> Finding[Run]:
         yield from ()  # means alone are not a posterior
         rng = np.random.default_rng(random_state.randint(2**31, size=4))
         prior, options = self._prior(data), self._options(data)

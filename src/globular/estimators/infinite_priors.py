@@ -8,8 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from globular.estimators.arguments import whole_number
-from globular.estimators.mixture_starts import checked_shape
+from globular.estimators.arguments import checked_shape, whole_number
 from globular.model.counts import CountsPrior
 from globular.model.covariances import FAMILIES, CovarianceLimits
 from globular.model.dirichlet import StickPrior

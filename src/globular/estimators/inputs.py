@@ -23,9 +23,8 @@ from globular import machine
 from globular.algorithms.mixtures.missing import IncompleteRows
 from globular.data.blocks import Source, working_dtype
 from globular.data.columns import reading
-from globular.data.frames import counting_column
-from globular.data.open import Given, is_collection, tell
-from globular.data.some_rows import choose_rows
+from globular.data.open import Given, counting_column, is_collection, tell
+from globular.data.sources import choose_rows
 from globular.errors import DataError, DeviceError
 from globular.estimators.devices import device_for, lies_on_card
 from globular.estimators.distributed import sample_of

@@ -13,14 +13,15 @@ from sklearn.utils.validation import check_is_fitted
 from globular.algorithms.kmeans.variational import VariationalOptions
 from globular.algorithms.mixtures.em import EMOptions, covariance_limits
 from globular.algorithms.mixtures.low_rank import find_low_rank_members, low_rank_em, start_low_rank
+from globular.algorithms.mixtures.starts import GivenStart, settled
 from globular.algorithms.seeding.named import STARTS
+from globular.algorithms.steps import Finding, Run
 from globular.estimators.distributed import lazily
 from globular.estimators.fitted import checked_floats
 from globular.estimators.inputs import Input
 from globular.estimators.memory import check_allocation, low_rank_bytes
 from globular.estimators.mixture import GaussianMixture
-from globular.estimators.mixture_starts import GivenStart, settled
-from globular.estimators.mixtures import N_CANDIDATES, MixtureEstimator, Run, Starting
+from globular.estimators.mixtures import N_CANDIDATES, MixtureEstimator
 from globular.estimators.parameters import FROM_ONE, Constraints, one_of
 from globular.estimators.starts import choose_centers
 from globular.estimators.weights import EXACT_BELOW
@@ -156,7 +157,7 @@ callable, default="auto"
             )
         return GivenStart("diag", continues=True)
 
-    def _start(self, data: Input, given: GivenStart, random_state: np.random.RandomState) -> Starting:
+    def _start(self, data: Input, given: GivenStart, random_state: np.random.RandomState) -> Finding[Run]:
         options = VariationalOptions(C_prime=self._C_prime, max_iter=self.max_iter, tol=self.tol)
         shard, limits = data.shard, covariance_limits(data.shard, EMOptions(reg_covar=self.reg_covar))
         if given.continues:

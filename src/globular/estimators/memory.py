@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import math
 
+from globular.algorithms.seeding.common import TAKEN_NUMBERS
 from globular.machine import check_fits
 from globular.model.covariances import FAMILIES, ScatterKind
 from globular.passes.limits import COSTS_AT_ONCE, HASH_SIZE, NOMINEES, SORT_UP_TO, tree_bytes
@@ -101,3 +102,9 @@ def low_rank_bytes(
 def chunky_bytes(n_rows: int, n_columns: int, leaf_size: int, kind: ScatterKind) -> int:
     """For a fit on the cells of a tree: the tree, twice while its subtrees are joined, and blocks of cells."""
     return 2 * tree_bytes(n_rows, n_columns, leaf_size, kind) + CELL_BYTES
+
+
+def batch_bytes(n_rows: int, n_columns: int, *, in_memory: bool) -> int:
+    """The most that batches take beside X: the numbers of their rows, and the rows where these come from elsewhere."""
+    copied = 0 if in_memory else min(TAKEN_NUMBERS, n_rows // 2 * n_columns)
+    return 9 * (n_rows // 2) + 16 * copied

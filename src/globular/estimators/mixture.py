@@ -3,56 +3,53 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Generator
 from dataclasses import KW_ONLY, dataclass, replace
-from functools import partial
 from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.utils import check_random_state
 
-from globular.algorithms.mixtures.em import CONVERGED, EMOptions, covariance_limits, em, em_by
-from globular.algorithms.mixtures.missing import TOL_SHARE, IncompleteRows, search_start
-from globular.algorithms.mixtures.nested import nested_em
-from globular.algorithms.mixtures.noise import SHARES, start_with_noise, with_noise
+from globular.algorithms.kmeans.nested_choices import NestedSettings
+from globular.algorithms.kmeans.variational import VariationalOptions
+from globular.algorithms.mixtures.chunky import ChunkyOptions, begin_chunky
+from globular.algorithms.mixtures.em import CONVERGED, EMOptions, covariance_limits, em
+from globular.algorithms.mixtures.missing import IncompleteRows, incomplete_mixture
+from globular.algorithms.mixtures.nested import BatchOptions, nested_mixture, rows_of_first_batch
+from globular.algorithms.mixtures.noise import noisy_mixture
 from globular.algorithms.mixtures.pipeline import search_is_short
+from globular.algorithms.mixtures.probing import begin_truncated
+from globular.algorithms.mixtures.starts import STARTS, GivenStart, StartOptions, starting_mixture, variational_means
 from globular.algorithms.mixtures.stepwise import Candidates, Learned, one_batch
-from globular.algorithms.steps import Step
-from globular.data.some_rows import choose_rows
+from globular.algorithms.steps import Finding, Run
+from globular.data.sources import choose_rows
 from globular.errors import DeviceError
-from globular.estimators.chunky_mixture import ChunkyGaussianMixture, resolved_candidates
+from globular.estimators.arguments import given_start
+from globular.estimators.chunky_mixture import check_tree, resolved_candidates, resolved_max_cells
 from globular.estimators.conditional import ConditionalMixture, checked_parameters
 from globular.estimators.fitted import checked_floats
 from globular.estimators.inputs import Input, mean_variance, open_incomplete
-from globular.estimators.mixture_starts import STARTS, GivenStart, starting_mixture, variational_means
-from globular.estimators.mixtures import N_CANDIDATES, Run, Starting
-from globular.estimators.nested_mixture import batch_bytes, first_batch, grows, truncated_start
+from globular.estimators.memory import batch_bytes
+from globular.estimators.mixtures import N_CANDIDATES
 from globular.estimators.parameters import DEVICE, POSITIVE, Constraints, one_of
 from globular.estimators.running import exhaust
 from globular.estimators.validation import check_weights
-from globular.estimators.variational_mixture import VariationalGaussianMixture, likely_components
+from globular.estimators.variational_mixture import N_NEIGHBORS, automatic_search, likely_components, truncated_bytes
 from globular.estimators.weights import Weights
 from globular.model.covariances import FAMILIES, SEPARABLE
-from globular.model.gaussian import GaussianParameters
+from globular.model.gaussian import GaussianParameters, isotropic_mixture
 from globular.model.history import Clock
 from globular.model.noise import Noise
 from globular.model.statistics import F64, I64
-from globular.seam.passes import Extremes, Labels
+from globular.seam.passes import Labels
 from globular.seam.shard import Shard
 from globular.seam.tree_passes import Plant
 from globular.threads import resolve_threads
 
 logger = logging.getLogger("globular")
 
-Start = Generator[Step[Any], None, GaussianParameters]
-Begin = Callable[..., Start]
-"""Finds a start on the rows of a shard, by `init_params` and what is given."""
-
 VARIATIONAL_FROM = 500
 """Number of components from which "auto" takes the variational algorithm, where it knows the covariance type."""
-CHUNKY_FROM_ROWS, CHUNKY_FROM_COMPONENTS, CHUNKY_UP_TO_COLUMNS = 100_000, 5, 10
-"""Fewest rows and components, and most columns, for which "auto" takes Chunky EM instead of exact EM."""
 
 
 @dataclass(eq=False, repr=False)
@@ -77,10 +74,9 @@ class GaussianMixture(ConditionalMixture):
         per row. "variational" looks at few components per row, found by probing or (up to 25 components) by
         neighbourhoods, see :class:`VariationalGaussianMixture`, and knows "diag", "spherical" and "tied_spherical".
         "chunky" works on cells of rows, at a cost that hardly grows with their number, and on the rows themselves only
-        at the end, to finish where EM would (see :class:`ChunkyGaussianMixture` and its `polish`). "auto" takes
-        "variational" from 500 components on where it knows the covariance type, else "chunky" for 100,000 rows or more
-        in up to 10 columns with 5 components or more (not on GPUs, which have no "chunky"), else "em", and writes its
-        choice to `algorithm_`.
+        at the end, to finish where EM would (see :class:`ChunkyGaussianMixture` and its `polish`; not on GPUs). "auto"
+        takes "variational" from 500 components on where it knows the covariance type, else "em", and writes its choice
+        to `algorithm_`.
     tol : float, default=1e-3
         Stop when the mean log-likelihood of a row changes by less.
     reg_covar : float or "auto", default="auto"
@@ -307,101 +303,81 @@ class GaussianMixture(ConditionalMixture):
         if self.noise and data.incomplete is not None:
             raise ValueError("missing=True does not go with noise=True; set noise=False, or leave out rows with NaN")
         self.__dict__.pop("counts_", None)  # those of the last fit
-        self.algorithm_ = "em" if data.incomplete is not None or self.noise else self._choose_algorithm(data)
+        self.algorithm_ = "em" if data.incomplete is not None or self.noise else self._choose_algorithm()
 
     def _most_bytes(self, data: Input) -> int | None:
+        if self.algorithm_ == "chunky":
+            check_tree(data, self.covariance_type)
+            return None
         nested = self.algorithm_ == "nested"
         most: int | None
         if self.algorithm_ == "variational" or (nested and self._truncates):
-            most = self._variational()._most_bytes(data)
-        elif self.algorithm_ == "chunky":  # says it later
-            return None
+            most = truncated_bytes(data, self, self._truncated(), probes=self._probes)
         else:
             most = super()._most_bytes(data)
-        return most + batch_bytes(data) if nested and most is not None else most
+        more = batch_bytes(data.n_rows, data.n_columns, in_memory=data.matrix is not None)
+        return most + more if nested and most is not None else most
 
     def _given(self, data: Input) -> GivenStart:
         weights = self.weights_init if self._learns_weights else None
         given = weights, self.means_init, self.precisions_init
-        return GivenStart.check(*given, self.n_components, data.n_columns, self.covariance_type)
+        return given_start(*given, self.n_components, data.n_columns, self.covariance_type)
 
-    def _start(self, data: Input, given: GivenStart, random_state: np.random.RandomState) -> Starting:
+    def _start(self, data: Input, given: GivenStart, random_state: np.random.RandomState) -> Finding[Run]:
+        shard, C, learned = data.shard, self.n_components, self._learns_weights
         options = EMOptions(
-            self.max_iter, self.tol, self.reg_covar, learned_weights=self._learns_weights, previous_bound=given.bound
+            self.max_iter, self.tol, self.reg_covar, learned_weights=learned, previous_bound=given.bound
         )
-        size = data.shard, self.n_components
-
-        def begin(shard: Shard, options: EMOptions = options, *, rough: bool = False) -> Start:
-            return starting_mixture(
-                shard, self.n_components, self.init_params, given, options, random_state, rough=rough
-            )
-
-        if self.algorithm_ == "chunky":
-            found = given
-            if self.init_params == "kmeans" and given.is_empty and search_is_short(*size, self.covariance_type):
-                found = GivenStart.of((yield from begin(data.shard)))
-            return (yield from self._chunky(data)._start(data, found, random_state))
-        if self.algorithm_ == "variational":
-            model, rng = self._variational(), np.random.default_rng(random_state.randint(2**31, size=4))
-            means = yield from variational_means(
-                *size, self.init_params, given.means, model._options(), rng, probes=model._choose_search() == "probing"
-            )
-            return model._start_at(means, data, given, rng)
+        how = StartOptions(C, self.init_params, given, random_state)
         if self.algorithm_ == "nested":
-            return (yield from self._start_nested(data, given, options, begin, random_state))
+            return (yield from nested_mixture(shard, options, self._batches(data), how))
+        if self.algorithm_ == "chunky":
+            if how.searches and search_is_short(shard, C, self.covariance_type):
+                given = GivenStart.of((yield from starting_mixture(shard, options, how)))
+            limits = covariance_limits(shard, EMOptions(reg_covar=self.reg_covar))
+            on_cells = self._on_cells(data, given.bound)
+            return begin_chunky(shard, C, self.init_params, given, on_cells, random_state, limits=limits)[0]
+        if self.algorithm_ == "variational":
+            rng, truncated = how.rng(), self._truncated()
+            chosen = yield from variational_means(shard, how, truncated, rng, probes=self._probes)
+            return begin_truncated(
+                shard, given.replace(isotropic_mixture(chosen.centers, 1.0, self.covariance_type)), chosen, truncated,
+                rng, limits=covariance_limits(shard, options), probes=self._probes,
+                keep_covariances=given.covariances is not None, learned_weights=learned,
+            )[0]  # fmt: skip
         if data.incomplete is not None:
-            return (yield from self._start_incomplete(data, data.incomplete, given, options, begin, random_state))
+            return (yield from incomplete_mixture(data.incomplete, shard, options, how))
         if self.noise:
-            start = yield from self._start_with_noise(data, given, options, begin, random_state)
+            weight = float(self.noise_weight_) if "noise_weight_" in vars(self) else None
+            start = yield from noisy_mixture(shard, options, how, weight)
         else:
-            start = yield from begin(data.shard)
-        return Run(em(data.shard, start, options), start)
+            start = yield from starting_mixture(shard, options, how)
+        return Run(em(shard, start, options), start)
 
-    def _start_nested(
-        self, data: Input, given: GivenStart, options: EMOptions, begin: Begin, random_state: np.random.RandomState
-    ) -> Starting:
-        batches = first_batch(data, self.n_components, self.covariance_type, truncates=self._truncates)
-        if given.continues:  # batches would lead away from where all rows have led
-            batches = replace(batches, first=data.n_rows)
-        size = data.shard, self.n_components
-        if self._truncates and given.complete() is None:
-            rng = np.random.default_rng(random_state.randint(2**31, size=4))
-            start = yield from truncated_start(*size, self.init_params, given, options, batches, rng)
-        else:
-            start = yield from begin(data.shard, rough=grows(*size, self.covariance_type, batches, options))
-        rng = np.random.default_rng(random_state.randint(2**31, size=4))
-        return Run(nested_em(data.shard, start, options, batches, rng), start)
+    def _truncated(self) -> VariationalOptions:
+        return VariationalOptions(
+            min(N_CANDIDATES, self.n_components), N_NEIGHBORS, max_iter=self.max_iter, tol=self.tol
+        )
 
-    def _start_incomplete(
-        self,
-        data: Input,
-        rows: IncompleteRows,
-        given: GivenStart,
-        options: EMOptions,
-        begin: Begin,
-        random_state: np.random.RandomState,
-    ) -> Starting:
-        limits = rows.limits(self.reg_covar)
-        within = partial(begin, options=replace(options, limits=limits))
-        if self.init_params == "kmeans" and given.is_empty and self.n_components > 1 and self.max_iter > 0:
-            start = yield from search_start(rows, data.shard, self.n_components, within, options, limits, random_state)
-        else:
-            start = yield from within(data.shard)
-        return Run(em_by(rows.expect, start, replace(options, tol=TOL_SHARE * options.tol), limits), start)
+    @property
+    def _probes(self) -> bool:
+        return automatic_search(self.n_components, self.covariance_type) == "probing"
 
-    def _start_with_noise(
-        self, data: Input, given: GivenStart, options: EMOptions, begin: Begin, random_state: np.random.RandomState
-    ) -> Start:
-        limits = covariance_limits(data.shard, options)
-        noise = Noise.around(data.shard.run(Extremes()), limits, SHARES[0])
-        within = partial(begin, options=replace(options, limits=limits))
-        if given.continues and "noise_weight_" in vars(self):
-            return with_noise((yield from within(data.shard)), noise.of_weight(float(self.noise_weight_)))
-        if given.means is not None or self.init_params == "random":
-            return with_noise((yield from within(data.shard)), noise)
-        rng = np.random.default_rng(random_state.randint(2**31, size=4))
-        size = self.n_components, self.covariance_type
-        return (yield from start_with_noise(data.shard, noise, *size, within, rng))
+    def _on_cells(self, data: Input, previous_bound: float) -> ChunkyOptions:
+        # ends where EM would; only rows with few components each need memory that streamed rows have not
+        few = resolved_candidates("auto", self.n_components)
+        return ChunkyOptions(
+            self.max_iter, self.tol, max_cells=resolved_max_cells(None, data.n_rows, self.n_components),
+            polish="always" if data.matrix is not None or few is None else "never", C_prime=few,
+            learned_weights=self._learns_weights, previous_bound=previous_bound,
+        )  # fmt: skip
+
+    def _batches(self, data: Input) -> BatchOptions:
+        """How nested EM draws rows; neighbours on disk stay together."""
+        first = rows_of_first_batch(data.shard, self.n_components, self.covariance_type)
+        size, itemsize = (self.n_components, data.n_rows, data.n_columns), data.dtype.itemsize
+        run = NestedSettings(*size, itemsize, data.matrix is not None, data.is_streamed, first).run
+        return BatchOptions(first, run, min(N_CANDIDATES, self.n_components) if self._truncates else None)
 
     @property
     def _truncates(self) -> bool:
@@ -415,36 +391,13 @@ class GaussianMixture(ConditionalMixture):
 
     def _label(self, shard: Shard) -> Labels:
         if self.algorithm_ == "variational" or (self.algorithm_ == "nested" and self._truncates):
-            return likely_components(shard, self._mixture(), self._variational().n_candidates)
+            return likely_components(shard, self._mixture(), N_CANDIDATES)
         return super()._label(shard)
 
-    def _variational(self) -> VariationalGaussianMixture:
-        return VariationalGaussianMixture(**self._common())
-
-    def _chunky(self, data: Input) -> ChunkyGaussianMixture:
-        # ends where EM would; only rows with few components each need memory that streamed rows have not
-        polish = data.matrix is not None or resolved_candidates("auto", self.n_components) is None
-        return ChunkyGaussianMixture(polish=polish, init=self.init_params, **self._common())
-
-    def _common(self) -> dict[str, Any]:
-        """The parameters that the other estimators have by the same names."""
-        names = ("n_components", "covariance_type", "tol", "reg_covar", "max_iter", "n_threads")
-        common = {name: getattr(self, name) for name in names}
-        return {**common, "weights": "learned" if self._learns_weights else "equal"}
-
-    def _choose_algorithm(self, data: Input) -> str:
+    def _choose_algorithm(self) -> str:
         if self.algorithm != "auto":
             return self.algorithm
-        chosen = "em"
-        if self._truncates:
-            chosen = "variational"
-        elif (
-            data.n_rows >= CHUNKY_FROM_ROWS
-            and data.n_columns <= CHUNKY_UP_TO_COLUMNS
-            and self.n_components >= CHUNKY_FROM_COMPONENTS
-            and not data.shard.why_not(Plant)
-        ):
-            chosen = "chunky"
+        chosen = "variational" if self._truncates else "em"
         logger.info("algorithm='auto' chose %s", chosen)
         return chosen
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any, ClassVar, cast
@@ -19,7 +19,8 @@ from globular.algorithms.infinite import infinite
 from globular.algorithms.kmeans import variational
 from globular.algorithms.mixtures import chunky, em, nested
 from globular.algorithms.mixtures.em import EMOptions, covariance_limits
-from globular.algorithms.steps import Step, in_units, mapped, result_of
+from globular.algorithms.mixtures.starts import GivenStart
+from globular.algorithms.steps import Finding, Run, Step, in_units, mapped, result_of
 from globular.estimators.arguments import checked_limit, rows_to_draw
 from globular.estimators.base import Estimator
 from globular.estimators.devices import where_x_is
@@ -27,7 +28,6 @@ from globular.estimators.distributed import lazily
 from globular.estimators.fitted import check_common, check_components, check_indices, checked_floats
 from globular.estimators.inputs import Input, mean_variance, open_input
 from globular.estimators.memory import check_allocation, mixture_bytes
-from globular.estimators.mixture_starts import GivenStart
 from globular.estimators.parameters import AUTO, FROM_ONE, FROM_ZERO, NOT_NEGATIVE, Constraints
 from globular.estimators.running import Fit, warn_user
 from globular.estimators.starts import continues, filled_up, spare_centers
@@ -50,19 +50,6 @@ N_CANDIDATES = 5
 """C′ where it is not given."""
 _BEYOND = "X: a mean or a covariance overflows float64; scale the columns of X to similar sizes, about 1"
 """What a fit says that has ended in nothing."""
-
-
-@dataclass(frozen=True, slots=True)
-class Run:
-    """One run of an algorithm."""
-
-    steps: Iterator[Step[Any]]
-    start: Any = None
-    """The mixture it starts with, for a fit that may end before the first step."""
-
-
-Starting = Generator[Step[Any], None, Run]
-"""What finds the start of a run: it shows the means that k-means has so far, or a mixture already."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +93,7 @@ class MixtureEstimator(DensityMixin, Estimator):
         return super()._card_bytes_per_row + 64 * (n_candidates if isinstance(n_candidates, int) else N_CANDIDATES)
 
     @abstractmethod
-    def _start(self, data: Input, given: GivenStart, random_state: np.random.RandomState) -> Starting:
+    def _start(self, data: Input, given: GivenStart, random_state: np.random.RandomState) -> Finding[Run]:
         """Find a start, as far as it is not given, and begin one run of the algorithm."""
 
     def _take_over(self, model: Any) -> GaussianParameters:

@@ -10,18 +10,13 @@ import numpy as np
 from scipy import sparse as scipy_sparse
 from sklearn.utils.validation import check_is_fitted
 
-from globular.algorithms.kmeans.variational import VariationalOptions, start_rows
+from globular.algorithms.kmeans.variational import VariationalOptions
 from globular.algorithms.mixtures.em import EMOptions, covariance_limits
-from globular.algorithms.mixtures.probing import SearchByProbing, start_probing, with_members
-from globular.algorithms.mixtures.variational import (
-    CandidateSearch,
-    SearchByNeighborhoods,
-    SoftModel,
-    truncated_em,
-    warm_up_mixture,
-)
+from globular.algorithms.mixtures.probing import begin_truncated, with_members
+from globular.algorithms.mixtures.starts import GivenStart, settled
+from globular.algorithms.mixtures.variational import SoftModel
 from globular.algorithms.seeding.named import STARTS, Start
-from globular.algorithms.steps import Step
+from globular.algorithms.steps import Finding, Run, Step
 from globular.errors import DeviceError
 from globular.estimators.certificates import Certificate, of_mixture
 from globular.estimators.conditional import ConditionalMixture
@@ -30,8 +25,7 @@ from globular.estimators.distributed import lazily
 from globular.estimators.fitted import check_indices
 from globular.estimators.inputs import Input
 from globular.estimators.memory import mixture_bytes, variational_bytes
-from globular.estimators.mixture_starts import GivenStart, settled
-from globular.estimators.mixtures import N_CANDIDATES, Run, Starting
+from globular.estimators.mixtures import N_CANDIDATES
 from globular.estimators.parameters import DEVICE, FROM_ONE, Constraints, one_of
 from globular.estimators.starts import choose_centers
 from globular.estimators.weights import EXACT_BELOW
@@ -181,7 +175,7 @@ callable, default="auto"
                 "GaussianMixture(algorithm='em')"
             )
 
-    def _start(self, data: Input, given: GivenStart, random_state: np.random.RandomState) -> Starting:
+    def _start(self, data: Input, given: GivenStart, random_state: np.random.RandomState) -> Finding[Run]:
         probes = self._choose_search() == "probing"
         if given.means is not None:
             chosen = Start(given.means, "warm start")
@@ -192,49 +186,23 @@ callable, default="auto"
         rng = np.random.default_rng(random_state.randint(2**31, size=4))
         if probes and chosen.is_seeding:  # a start that the user has chosen stays as it is
             chosen = yield from settled(data.shard, chosen, rng)
-        return self._start_at(chosen, data, given, rng)
-
-    def _start_at(self, chosen: Start, data: Input, given: GivenStart, rng: np.random.Generator) -> Run:
-        """A run from chosen means: the E-steps before the first iteration find labels, neighbourhoods and a variance.
-
-        What else of the start is given stays as it is.
-        """
         self.init_, self.search_ = chosen.name, self._choose_search()
-        shard, options = data.shard, self._options()
-        limits = covariance_limits(shard, EMOptions(reg_covar=self.reg_covar))
-        mixture = given.replace(isotropic_mixture(chosen.centers, 1.0, self.covariance_type))
-        kept = given.covariances is not None
-        if self.search_ == "probing":
-            start = start_probing(
-                shard, mixture, options, rng, limits=limits, labelled=chosen.labelled, keep_covariances=kept
-            )
-            search: CandidateSearch = SearchByProbing(shard, start.graph, options, rng)
-        else:
-            graph = start_rows(shard, mixture.means, chosen.graph, options.G, rng)
-            start = warm_up_mixture(shard, mixture, options, rng, limits=limits, graph=graph, keep_covariances=kept)
-            search = SearchByNeighborhoods(shard, start.graph, options, rng)
-        self.neighbors_: Graph = np.asarray(start.graph)
-        learned = self._learns_weights
-        steps = truncated_em(shard, start, search, options, limits=limits, learned_weights=learned)
-        return Run(steps, start.mixture)
+        run, graph = begin_truncated(
+            data.shard, given.replace(isotropic_mixture(chosen.centers, 1.0, self.covariance_type)), chosen,
+            self._options(), rng, limits=covariance_limits(data.shard, EMOptions(reg_covar=self.reg_covar)),
+            probes=probes, keep_covariances=given.covariances is not None, learned_weights=self._learns_weights,
+        )  # fmt: skip
+        self.neighbors_: Graph = np.asarray(graph)
+        return run
 
     def _most_bytes(self, data: Input) -> int:
-        size, n_threads = (data.n_rows, data.n_columns, self.n_components), resolve_threads(self.n_threads)
-        C_prime = min(self.n_candidates, self.n_components)
-        most = mixture_bytes(*size, self.covariance_type, C_prime=C_prime, n_threads=n_threads)
-        if self._choose_search() != "probing":  # pairs of components, as in k-means
-            options = self._options()
-            most += variational_bytes(
-                *size, options.G, C_prime, options.n_random, itemsize=data.dtype.itemsize, n_threads=n_threads
-            )
-        return most
+        probes = self._choose_search() == "probing"
+        return truncated_bytes(data, self, self._options(), probes=probes)
 
     def _choose_search(self) -> str:
-        if self.search != "auto":
-            return self.search
-        if self.covariance_type not in SEPARABLE:
-            return "probing"
-        return "neighbors" if self.n_neighbors is not None or self.n_components <= NEIGHBORS_UP_TO else "probing"
+        if self.search == "auto":
+            return automatic_search(self.n_components, self.covariance_type, self.n_neighbors)
+        return self.search
 
     def _options(self) -> VariationalOptions:
         return VariationalOptions(
@@ -349,6 +317,24 @@ callable, default="auto"
 
     def _asked(self, shard: Shard) -> Truncated:
         return with_members(shard, self._mixture(), self.n_candidates)
+
+
+def automatic_search(n_components: int, covariance_type: str, n_neighbors: int | None = None) -> str:
+    """Where rows search for components, unless the user says so."""
+    if covariance_type not in SEPARABLE:
+        return "probing"
+    return "neighbors" if n_neighbors is not None or n_components <= NEIGHBORS_UP_TO else "probing"
+
+
+def truncated_bytes(data: Input, model: Any, options: VariationalOptions, *, probes: bool) -> int:
+    """The most memory that a fit takes in which rows look at few components."""
+    size, n_threads = (data.n_rows, data.n_columns, model.n_components), resolve_threads(model.n_threads)
+    most = mixture_bytes(*size, model.covariance_type, C_prime=options.C_prime, n_threads=n_threads)
+    if not probes:  # pairs of components, as in k-means
+        most += variational_bytes(
+            *size, options.G, options.C_prime, options.n_random, itemsize=data.dtype.itemsize, n_threads=n_threads
+        )
+    return most
 
 
 def likely_components(shard: Shard, mixture: GaussianParameters, n_candidates: int) -> Labels:

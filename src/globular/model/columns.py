@@ -12,14 +12,16 @@ The length is summed anew when the rounding errors of many gains might be felt.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from globular.jit import inline, kernel
-from globular.jit.lines import LINE
+from globular.jit.target import CACHE_LINE
+from globular.jit.vectors import LINE
 from globular.model.statistics import F64, I64
 from globular.threads import even_ranges, ordered_map
 
@@ -149,7 +151,7 @@ class ColumnMeans:
     @classmethod
     def of(cls, centers: F64, n_threads: int = 1) -> ColumnMeans:
         k, D = centers.shape
-        places = _aligned_zeros(D, -(-k // LINE) * LINE)
+        places = aligned_zeros((D, -(-k // LINE) * LINE), np.float64)
 
         def transpose(span: tuple[int, int]) -> F64:
             squares = np.empty(k)
@@ -209,8 +211,9 @@ class ColumnMeans:
         return gains
 
 
-def _aligned_zeros(n: int, width: int) -> F64:
-    """Zeros whose rows begin where lines of the cache do."""
-    memory = np.zeros(n * width + LINE)
-    first = (-memory.ctypes.data // memory.itemsize) % LINE
-    return memory[first : first + n * width].reshape(n, width)
+def aligned_zeros(shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
+    """Zeros that begin with a cache line: no vector of a tile, and no `LINE`, then lies across two of them."""
+    n = math.prod(shape) * np.dtype(dtype).itemsize
+    raw = np.zeros(n + CACHE_LINE, dtype=np.uint8)
+    start = -raw.ctypes.data % CACHE_LINE
+    return raw[start : start + n].view(dtype).reshape(shape)

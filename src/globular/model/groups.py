@@ -13,31 +13,9 @@ from globular.model.statistics import F64
 from globular.threads import SECONDS_PER_LOOK, worth_waking
 
 SORTED_ALONE = 40_000
-"""Members up to which one thread sorts sooner: several of them need three calls for one."""
+"""Members up to which one thread sorts sooner."""
 APART = 32
 """Numbers between what two spans count: threads that count into one line of the cache wait for each other."""
-
-
-@kernel
-def group_by_label(
-    labels: Any,  # IN  (n,)
-    starts: Any,  # OUT (C + 1,) where each cluster's rows begin in `order`
-    order: Any,  # OUT (n,) rows sorted by label, ascending within a cluster
-) -> None:
-    """Counting sort of the rows by their label. O(n + C)."""
-    starts[:] = 0
-    n_clusters = starts.shape[0] - 1
-    for label in labels:
-        starts[label + 1] += 1
-    for c in range(n_clusters):
-        starts[c + 1] += starts[c]
-    for i in range(labels.shape[0]):
-        c = labels[i]
-        order[starts[c]] = i
-        starts[c] += 1
-    for c in range(n_clusters, 0, -1):
-        starts[c] = starts[c - 1]
-    starts[0] = 0
 
 
 @inline
@@ -113,9 +91,7 @@ def group_by(
     starts = np.empty(n_groups + 1, dtype=np.int64)
     order: NDArray[np.integer] = np.empty(n, dtype=np.int32 if n < 2**31 else np.int64)
     n_spans = min(worth_waking(n_threads, SECONDS_PER_LOOK * n), n // max(1, 4 * n_groups))
-    if n_spans < 2 or n <= SORTED_ALONE:
-        group_by_label(labels, starts, order)
-        return starts, order
+    n_spans = 1 if n <= SORTED_ALONE else max(1, n_spans)
     ends = np.empty((n_spans, n_groups + APART), dtype=order.dtype)
     queues = new_queue(), new_queue()
     share_kernel(lambda: count_labels(queues[0], labels, ends), queues[0], n_spans, calls_blas=False)

@@ -12,7 +12,7 @@ import numpy as np
 from globular.algorithms.infinite.data import Shares
 from globular.algorithms.infinite.energies import Energies, Groups
 from globular.algorithms.infinite.splits import SplitRules
-from globular.algorithms.mixtures.moves import N_CLOSE
+from globular.algorithms.mixtures.moves import close_pairs
 from globular.model.groups import starts_of
 from globular.model.observations import Moments, Prior
 from globular.model.statistics import F64, I64
@@ -70,16 +70,7 @@ def merge(moments: Moments, pairs: list[Pair]) -> Moments:
 
 def _close_pairs(moments: Moments) -> I64:
     """Every component with its closest others, by distances in units of their own variances; (n, 2), i < j."""
-    T = len(moments)
     counts = np.maximum(moments.counts, 1e-300)
     variances = np.maximum(moments.kind.diagonals(moments.scatter) / counts[:, None], 0.0)
     apart = np.ptp(moments.means, axis=0) ** 2  # where components are single rows, the scale is how far they lie apart
-    tiny = 1e-12 * (variances.mean() + apart.mean()) + 1e-150
-    nearest = np.empty((T, min(N_CLOSE, T)), dtype=np.int64)
-    for i in range(T):
-        distances = ((moments.means - moments.means[i]) ** 2 / (variances + variances[i] + tiny)).sum(axis=1)
-        distances[i] = np.inf
-        nearest[i] = np.argsort(distances, kind="stable")[: nearest.shape[1]]
-    itself = np.broadcast_to(np.arange(T)[:, None], nearest.shape)
-    pairs = np.stack([np.minimum(itself, nearest), np.maximum(itself, nearest)], axis=-1)
-    return np.unique(pairs[itself != nearest], axis=0)
+    return close_pairs(moments.means, variances, 1e-12 * float(variances.mean() + apart.mean()) + 1e-150)

@@ -14,7 +14,7 @@ import numpy as np
 
 from globular.algorithms.infinite.data import RowData
 from globular.algorithms.infinite.infinite import InfiniteOptions, Mixture, infinite, one_component
-from globular.algorithms.seeding.common import TAKEN_NUMBERS
+from globular.algorithms.seeding.common import TAKEN_NUMBERS, evenly_spread_rows
 from globular.algorithms.steps import Step
 from globular.model.history import PART
 from globular.model.observations import Moments, Prior
@@ -33,8 +33,7 @@ def draw_part(shard: Shard, rng: np.random.Generator) -> Shard:
     """
     if shard.n_rows < WORTHWHILE * PART_ROWS:
         return shard
-    places = (np.arange(PART_ROWS) + rng.random(PART_ROWS)) * (shard.n_rows / PART_ROWS)
-    chosen = np.unique(places.astype(np.intp))
+    chosen = evenly_spread_rows(shard.n_rows, PART_ROWS, rng)
     if len(chosen) * shard.n_columns > TAKEN_NUMBERS:
         return shard.subset(chosen)
     return shard.local(shard.take(chosen), shard.take(chosen, "weights"))

@@ -17,7 +17,7 @@ import numpy as np
 from globular.algorithms.infinite.data import Shares
 from globular.algorithms.infinite.energies import Energies, Groups
 from globular.algorithms.mixtures.em import COLD
-from globular.algorithms.steps import CAUTION
+from globular.algorithms.steps import to_come
 from globular.model.covariances import FAMILIES, one_for_all
 from globular.model.dirichlet import StickPrior
 from globular.model.gaussian import GaussianParameters
@@ -117,7 +117,7 @@ def _try_split(component: int, parent: Moments, n_seen: int, rules: SplitRules) 
             earlier = F
             F, halves = yield "free energy", halves
             steeper, fall = fall, earlier - F
-            hopeless = fall < steeper < np.inf and before - F + _fall_to_come(steeper, fall, n_left) < needed
+            hopeless = fall < steeper < np.inf and before - F + to_come(steeper, fall, n_left) < needed
             if fall < _STEADY * weight or hopeless:
                 break
         held = halves.counts >= rules.smallest
@@ -138,9 +138,3 @@ def cold_mixture(means: F64, covariance: F64, covariance_type: str) -> GaussianP
     family = one_for_all(FAMILIES[covariance_type])  # equal covariances need one factor
     covariances = np.broadcast_to(COLD * covariance, family.shape(*means.shape))
     return GaussianParameters(np.full(len(means), 1.0 / len(means)), means, covariances, family.name)
-
-
-def _fall_to_come(steeper: float, fall: float, n_left: int) -> float:
-    """About the most that F falls by in the updates left, if they slow down as the last two did, twice over."""
-    ratio = fall / steeper
-    return fall * min(n_left, CAUTION * ratio / (1.0 - ratio))

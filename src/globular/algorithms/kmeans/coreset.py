@@ -49,8 +49,7 @@ def draw_part(shard: Shard, n_clusters: int, rng: np.random.Generator) -> Shard 
     n = ROWS_PER_CLUSTER * n_clusters
     if shard.n_rows < TIMES_MORE_ROWS * n or n * shard.n_columns > TAKEN_NUMBERS:
         return None
-    drawn = draw_rows(shard, n, rng)
-    return shard.local(shard.take(drawn.indices), drawn.weights)
+    return draw_rows(shard, n, rng).of(shard)
 
 
 def draw_parts(shard: Shard, n_clusters: int, rng: np.random.Generator) -> list[Shard]:
@@ -66,7 +65,7 @@ def draw_parts(shard: Shard, n_clusters: int, rng: np.random.Generator) -> list[
     last = min(n_rows // LAST_SHARE, TAKEN_NUMBERS // shard.n_columns)
     size = last if last >= LEAST_GROWTH * first else first
     drawn = draw_rows(shard, size, rng)
-    largest, parts, n = shard.local(shard.take(drawn.indices), drawn.weights), [], first
+    largest, parts, n = drawn.of(shard), [], first
     draws = rng.permutation(np.repeat(np.arange(largest.n_rows), drawn.counts))
     while LEAST_GROWTH * n <= size:
         # some of the draws, not of the rows: a remote row is drawn many times, and stands for little

@@ -27,7 +27,7 @@ from globular.algorithms.kmeans.cells import CELLS_OF_CELLS_FROM
 from globular.algorithms.kmeans.coreset import FAR_OFF, draw_part, draw_parts, part_bytes, swap_and_step_from_part
 from globular.algorithms.kmeans.few_rows import search_few_rows
 from globular.algorithms.kmeans.lloyd import KMeansOptions, lloyd
-from globular.algorithms.kmeans.probing import ProbingOptions, probing_kmeans
+from globular.algorithms.kmeans.probing import ProbingOptions, accelerated_kmeans, probing_kmeans
 from globular.algorithms.kmeans.subspace import LARGEST_COPY, enter_subspace, leave_subspace, may_enter_subspace
 from globular.algorithms.kmeans.swaps import swap_and_step
 from globular.algorithms.kmeans.trials import (
@@ -166,11 +166,12 @@ def kmeans(
         stepping = replace(_for_cheap_passes(stepping), settles=options.quality != "best")
     if options.chosen == "exact":
         stepping = replace(stepping, total=shard.total_weight * float(shard.column_moments()[1].sum()))
+    stages = _search_and_step if options.chosen == "exact" else _seed_and_step
     if inside is None:
-        yield from _seed_and_step(shard, seed, options, stepping, rng)
+        yield from stages(shard, seed, options, stepping, rng)
         return
     logger.info("begins in %d of %d dimensions", inside.subspace.dimension, shard.n_columns)
-    steps = _seed_and_step(inside.shard, seed, options, replace(stepping, unexplained=inside.unexplained), rng)
+    steps = stages(inside.shard, seed, options, replace(stepping, unexplained=inside.unexplained), rng)
     yield from leave_subspace(shard, inside, steps, stepping, rng)
 
 
@@ -186,10 +187,7 @@ def _for_cheap_passes(options: ProbingOptions) -> ProbingOptions:
 def _seed_and_step(
     shard: Shard, seed: Seeding, options: PipelineOptions, stepping: ProbingOptions, rng: np.random.Generator
 ) -> Iterator[Step[F64]]:
-    """Stages 2 to 5."""
-    if options.chosen == "exact":
-        yield from _search_and_step(shard, seed, options, stepping, rng)
-        return
+    """Stages 2 to 5 for many clusters: swaps and steps on a part, then on all rows."""
     part = draw_part(shard, options.n_clusters, rng) if options.may_narrow else None
     start = yield from seed(shard if part is None else part)
     if not start.is_seeding:  # a start that the user has chosen stays as it is
@@ -210,7 +208,7 @@ def _search_and_step(
     if options.searches_few(shard) and stepping.unexplained == 0:  # in a subspace there are several starts
         start = yield from seed(shard)
         best = yield from search_few_rows(shard, start.centers, stepping, QUALITIES[options.quality].trials, rng)
-        yield from probing_kmeans(shard, best.model, stepping, rng, before=best.objective)
+        yield from accelerated_kmeans(shard, best.model, stepping, before=best.objective)
         return
     parts = draw_parts(shard, options.n_clusters, rng) if options.may_narrow else []
     trials = QUALITIES[options.quality].trials
@@ -228,7 +226,7 @@ def _search_and_step(
         if start.is_seeding:
             yield from swap_and_search(shard, start.centers, stepping, all_rows, rng)
         else:  # a start that the user has chosen stays as it is
-            yield from probing_kmeans(shard, start.centers, stepping, rng)
+            yield from accelerated_kmeans(shard, start.centers, stepping)
         return
     searched = are_few(first.n_rows, first.n_columns, options.n_clusters)
     best = yield from _best_start(first, seed, n_starts, on_part, rng, trials if searched else None)
@@ -236,7 +234,7 @@ def _search_and_step(
         parts, trials = parts[1:], trials.on_larger_part
     del first  # its memory, and that of the other parts, is free while the steps over all rows are taken
     best = yield from _search_parts(parts, best, on_part, trials, rng)
-    steps = probing_kmeans(shard, best.model, stepping, rng)
+    steps = accelerated_kmeans(shard, best.model, stepping)
     step = next(steps)
     yield step
     if step.stopped or step.objective <= FAR_OFF * best.objective:
@@ -282,7 +280,7 @@ def _best_start(
     ends = list[float]()
     for _ in range(n_starts):
         start = (yield from seed(part)) if best is None else result_of(seed(part))
-        steps: Iterator[Step[F64]] = probing_kmeans(part, start.centers, rough, rng)
+        steps: Iterator[Step[F64]] = accelerated_kmeans(part, start.centers, rough)
         if trials is not None:
             steps = search_few_rows(part, start.centers, options, trials, rng)
         for step in steps:

@@ -16,7 +16,7 @@ not, and since cells are cheap to redraw it needs no memory of neighbourhoods at
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import count
 
@@ -26,7 +26,7 @@ from globular.algorithms.kmeans.cells import draw_cells, label_by_cells, search_
 from globular.algorithms.kmeans.centers import update_centers
 from globular.algorithms.kmeans.momentum import Momentum
 from globular.algorithms.steps import Step
-from globular.model.statistics import F64
+from globular.model.statistics import F64, HardStatistics
 from globular.seam.among import Probe
 from globular.seam.passes import Assign
 from globular.seam.shard import Shard
@@ -95,17 +95,33 @@ def probing_kmeans(
 ) -> Iterator[Step[F64]]:
     """K-means from labelled rows (by hierarchical seeding or `label_by_cells`), or from others, searched widely first.
 
-    `momentum` is how the centres were moving, `before` the objective at the start, where they are known.
+    `momentum` is how the centres were moving, `before` the objective at the start, where they are known. Where
+    `n_probes` is 0 rows look at all centres.
     """
+
+    def probe(centers: F64, iteration: int) -> HardStatistics:
+        if iteration == 1 and not labelled:
+            return search_widely(shard, centers, options.n_probes, rng)
+        return shard.run(Assign(centers, Probe(draw_cells(shard, centers, rng), options.n_probes)))
+
+    e_step = probe if options.n_probes else None
+    return accelerated_kmeans(shard, centers, options, e_step, momentum=momentum, before=before)
+
+
+def accelerated_kmeans(
+    shard: Shard,
+    centers: F64,
+    options: ProbingOptions,
+    e_step: Callable[[F64, int], HardStatistics] | None = None,
+    *,
+    momentum: Momentum | None = None,
+    before: float = np.inf,
+) -> Iterator[Step[F64]]:
+    """K-means with momentum; an E-step looks at all centres unless there is another for (centres, iteration)."""
     fresh = momentum is None
     momentum = momentum or Momentum(unit_centers=options.unit_centers, n_threads=shard.n_threads)
     for iteration in count(1):
-        if options.n_probes == 0:
-            statistics = shard.run(Assign(centers))
-        elif iteration == 1 and not labelled:
-            statistics = search_widely(shard, centers, options.n_probes, rng)
-        else:
-            statistics = shard.run(Assign(centers, Probe(draw_cells(shard, centers, rng), options.n_probes)))
+        statistics = shard.run(Assign(centers)) if e_step is None else e_step(centers, iteration)
         update = update_centers(shard, statistics, centers, unit=options.unit_centers, rows_follow=False)
         objective = statistics.objective + options.unexplained
         gain, before = before - objective, objective

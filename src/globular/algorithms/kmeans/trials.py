@@ -29,7 +29,7 @@ from typing import TypeAlias
 import numpy as np
 
 from globular.algorithms.graphs import nearest_graph
-from globular.algorithms.kmeans.probing import ProbingOptions, probing_kmeans
+from globular.algorithms.kmeans.probing import ProbingOptions, accelerated_kmeans
 from globular.algorithms.kmeans.swaps import SETTLED_GAIN, cost_of_joining, swap_and_step
 from globular.algorithms.steps import Step, numbered_from
 from globular.model.history import SWAPS
@@ -83,7 +83,7 @@ def search_by_trials(
     There is a step for every iteration, also of a trial; each holds the best centres so far.
     """
     rough = replace(options, min_gain=max(options.min_gain, trials.rough_gain))
-    for step in probing_kmeans(shard, centers, rough, rng):
+    for step in accelerated_kmeans(shard, centers, rough):
         ended = step.stopped if step.objective == 0.0 else ""
         best = replace(step, stopped="max_iter" if step.iteration == options.max_iter else ended, stage=SWAPS)
         yield best
@@ -103,7 +103,7 @@ def search_by_trials(
         goal -= WORTH_KEEPING * options.at_stake(goal)
         n_before, before = best.iteration, np.inf
         short = replace(options, max_iter=min(STEPS_PER_TRIAL, options.max_iter - n_before))
-        for step in probing_kmeans(shard, prospects.after(swaps), short, rng):
+        for step in accelerated_kmeans(shard, prospects.after(swaps), short):
             # the others gain less than this one, so they would hardly reach the goal
             hopeless = step.objective - (short.max_iter - step.iteration) * (before - step.objective) > goal
             success, before = bool(step.stopped) and step.objective < goal, step.objective
@@ -129,7 +129,7 @@ def search_by_trials(
             break
     if not best.stopped:
         left = replace(options, max_iter=options.max_iter - best.iteration)
-        yield from numbered_from(probing_kmeans(shard, best.model, left, rng), best.iteration)
+        yield from numbered_from(accelerated_kmeans(shard, best.model, left), best.iteration)
 
 
 def swap_and_search(

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from globular.algorithms.mixtures.em import STEPS_ON_PART
-from globular.algorithms.seeding.common import evenly_spread_masses
-from globular.algorithms.steps import CAUTION
+from globular.algorithms.seeding.common import copied, evenly_spread_masses
+from globular.algorithms.steps import to_come
 from globular.model.covariances import CovarianceLimits
 from globular.model.gaussian import GaussianParameters, m_step
 from globular.model.statistics import F64
@@ -45,8 +45,7 @@ class LookAhead:
     def __init__(self, shard: Shard, n_parameters: int, rng: np.random.Generator) -> None:
         n = max(FEWEST_ROWS, min(_ROWS_PER_PARAMETER * n_parameters, shard.n_rows // _SHARE))
         if 2 * n >= shard.n_rows:
-            every = np.arange(shard.n_rows)
-            self._rows = self._others = shard.local(shard.take(every), shard.take(every, "weights"))
+            self._rows = self._others = copied(shard)
             return
         # rows by weight, one from each of equal stretches: every other one to judge by
         rows: F64 = shard.take(shard.locate(evenly_spread_masses(shard.total_weight, 2 * n, rng)))
@@ -66,7 +65,7 @@ class LookAhead:
                 steeper, rise = rise, bound - before
                 risen += rise
                 missing = max(enough - risen, _NEAR * risen)
-                if rise <= 0.0 or (rise < steeper < np.inf and _to_come(steeper, rise) < missing):
+                if rise <= 0.0 or (rise < steeper < np.inf and to_come(steeper, rise) < missing):
                     break
             ahead = m_step(ahead, statistics, limits, learned_weights=learned_weights)
         if risen < enough:
@@ -77,9 +76,3 @@ class LookAhead:
         elsewhere = (last - first) / self._others.total_weight
         # what parameters owe to the sample makes the one too large and the other too small by the same
         return Ahead(ahead, 0.5 * (risen + elsewhere), n_distances)
-
-
-def _to_come(steeper: float, rise: float) -> float:
-    """About the most that is still to come if steps go on to shrink as the last two did, twice over."""
-    ratio = rise / steeper
-    return CAUTION * rise * ratio / (1.0 - ratio)

@@ -29,16 +29,18 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
 from globular.algorithms.graphs import nearest_graph
 from globular.algorithms.mixtures.ahead import LookAhead
-from globular.algorithms.mixtures.em import cold_mixture
-from globular.algorithms.steps import Step
+from globular.algorithms.mixtures.em import EMOptions, cold_mixture, start_at_random
+from globular.algorithms.mixtures.greedy import grow_mixture
+from globular.algorithms.mixtures.starts import MEANS_METHODS, GivenStart
+from globular.algorithms.steps import Run, Step, result_of
 from globular.model.chunks import ChunkGains, ShareRule
-from globular.model.covariances import NORM, CovarianceLimits
+from globular.model.covariances import FAMILIES, NORM, CovarianceLimits
 from globular.model.gaussian import GaussianParameters, m_step
 from globular.model.graph import Graph, Search, estimated_graph
 from globular.model.statistics import F64, SoftStatistics
@@ -46,7 +48,7 @@ from globular.seam.among import Neighbors
 from globular.seam.mixture_passes import Expect
 from globular.seam.passes import Assign
 from globular.seam.shard import Shard
-from globular.seam.tree_passes import ExpectCells, Gains, Gap, OpenGaining, OpenRows, TakeCells
+from globular.seam.tree_passes import ExpectCells, Gains, Gap, OpenGaining, OpenRows, Plant, TakeCells
 
 CONVERGED = "the bound is within refine_tol of the log-likelihood"
 ENOUGH = "max_cells"
@@ -69,6 +71,17 @@ _FEW_DIMENSIONS = 3
 """Dimensions that rows are taken to fill at most; larger = cells are opened further before the gap is looked at."""
 _WORTH_GOING = 0.4
 """Share of `refine_tol` that EM on a sample of the rows has to gain for cells to be opened for it."""
+LEAF_SIZE = 16
+CELLS_PER_COMPONENT = 10
+"""Cells that the tree is opened to at first, for every component."""
+GROWTH_CELLS_PER_COMPONENT = 100
+"""The same for a mixture that is grown on them: on coarse cells it would settle into them and be slow to leave."""
+MOST_STARTS = 4
+"""Starts that are tried on the first cells, the best of which is gone on with."""
+TRIAL_STEPS = 10
+"""EM steps on the first cells after which starts are compared."""
+DENSITIES_PER_ROW = 4
+"""Fewer starts are tried where they would take more densities than this for every row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +120,71 @@ class ChunkyModel:
     """Cells of the partition that the step's bound belongs to."""
     graph: Graph | None = None
     """Neighbourhoods of the components, where cells look at few of them."""
+
+
+def begin_chunky(
+    shard: Shard,
+    n_components: int,
+    init: Any,
+    given: GivenStart,
+    options: ChunkyOptions,
+    random_state: np.random.RandomState,
+    *,
+    limits: CovarianceLimits,
+) -> tuple[Run, int]:
+    """Plant the tree, find a start on its first cells, and begin from there; the run, and how many cells these are.
+
+    `init` is "greedy", "random" or one of `MEANS_METHODS`; what is given stays as it is.
+    """
+    grows = isinstance(init, str) and init == "greedy"
+    n_cells = (GROWTH_CELLS_PER_COMPONENT if grows else CELLS_PER_COMPONENT) * n_components
+    largest = shard.total_weight / min(n_cells, options.max_cells)
+    n_cells = shard.run(Plant(FAMILIES[given.covariance_type].scatter, LEAF_SIZE, largest=largest))
+    start = _start_on_cells(shard, n_components, init, given, options, random_state, limits)
+    rng = np.random.default_rng(random_state.randint(2**31, size=4))
+    return Run(chunky(shard, start, options, rng, limits=limits), start), n_cells
+
+
+def _start_on_cells(
+    shard: Shard,
+    C: int,
+    init: Any,
+    given: GivenStart,
+    options: ChunkyOptions,
+    random_state: np.random.RandomState,
+    limits: CovarianceLimits,
+) -> GaussianParameters:
+    """A start by `init` on the cells, except for what was given: no pass over all rows.
+
+    Where there are fewer cells than components (few rows, many of them alike) means come from the rows.
+    """
+    complete = given.complete()
+    if complete is not None:
+        return complete
+    family, learned = given.covariance_type, options.learned_weights
+    rng = np.random.default_rng(random_state.randint(2**31, size=4))
+    cells = shard.run(TakeCells())
+    counted = cells.weights > 0
+    few = np.count_nonzero(counted) < C
+    local = shard if few else shard.local(cells.means[counted], cells.weights[counted])
+
+    def start_from(means: F64) -> GaussianParameters:
+        return start_from_cells(shard, means, family, limits, learned_weights=learned)
+
+    def bound(start: GaussianParameters) -> float:
+        return bound_after(shard, start, limits, TRIAL_STEPS, learned_weights=learned)
+
+    if given.means is not None:
+        found = start_from(given.means)
+    elif init == "greedy":
+        found = grow_mixture(shard, C, family, rng, limits=limits, learned_weights=learned)
+    elif init == "random":
+        found = start_at_random(local, C, family, EMOptions(reg_covar=limits.reg_covar), random_state)
+    else:  # the best of several, each after some EM steps on the first cells, which cost next to nothing
+        n_starts = max(1, min(MOST_STARTS, DENSITIES_PER_ROW * shard.n_rows // (TRIAL_STEPS * local.n_rows * C)))
+        starts = (start_from(result_of(MEANS_METHODS[init](local, C, rng))) for _ in range(n_starts))
+        found = max(starts, key=bound) if n_starts > 1 else next(starts)
+    return given.replace(found)
 
 
 def chunky(

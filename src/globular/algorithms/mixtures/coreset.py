@@ -37,8 +37,7 @@ ROWS_PER_SEED = 16
 def draw_rows_of_groups(shard: Shard, n: int, rng: np.random.Generator) -> DrawnRows:
     """About n rows of a coreset for mixtures; errors and seeds of the rows are overwritten."""
     n_groups = max(1, min(MOST_GROUPS, n // ROWS_PER_GROUP))
-    drawn = draw_rows(shard, min(shard.n_rows, ROWS_PER_SEED * n_groups), rng)
-    some = shard.local(shard.take(drawn.indices), drawn.weights)
+    some = draw_rows(shard, min(shard.n_rows, ROWS_PER_SEED * n_groups), rng).of(shard)
     seeds = result_of(distinct_plus_plus(some, n_groups, rng))
     potential = shard.run(AddSeeds(seeds)).potential
     weights, errors = (np.asarray(shard.run(Total(of, "seeds", len(seeds)))) for of in ("weights", "errors"))

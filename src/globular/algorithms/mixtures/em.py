@@ -12,12 +12,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import numpy as np
 
 from globular.algorithms.kmeans.subspace import SAMPLED_ROWS
 from globular.algorithms.seeding.common import evenly_spread_masses
-from globular.algorithms.steps import Step
+from globular.algorithms.steps import Model, Step
 from globular.model.covariances import RELATIVE_FLOOR, CovarianceLimits
 from globular.model.gaussian import GaussianParameters, about_the_mean, isotropic_mixture, m_step
 from globular.model.statistics import F64, SoftStatistics
@@ -71,22 +72,42 @@ def em_by(
     limits: CovarianceLimits,
 ) -> Iterator[Step[GaussianParameters]]:
     """EM by an E-step of whatever kind."""
-    mixture, bound = start, options.previous_bound
-    best, objective = start, -np.inf
-    for iteration in range(1, options.max_iter + 1):
-        statistics = expect(mixture)
-        if not np.any(limits.reg_covar) and _has_fallen(statistics.log_likelihood, objective, statistics.total_weight):
+    update = partial(m_step, limits=limits, learned_weights=options.learned_weights)
+    never_falls = not np.any(limits.reg_covar)
+    return iterate(
+        expect, update, start, options.max_iter, options.tol, options.previous_bound, never_falls=never_falls
+    )
+
+
+def iterate(
+    expect: Callable[[Model], Any],
+    update: Callable[[Model, Any], Model],
+    start: Model,
+    max_iter: int,
+    tol: float,
+    bound: float,
+    *,
+    never_falls: bool = False,
+) -> Iterator[Step[Model]]:
+    """E-steps and M-steps until the mean log-likelihood of a row, `bound` before, changes by less than `tol`.
+
+    If in exact arithmetic it `never_falls`, a fall is one of rounding, and ends it.
+    """
+    model, best, objective = start, start, -np.inf
+    for iteration in range(1, max_iter + 1):
+        statistics = expect(model)
+        if never_falls and _has_fallen(statistics.log_likelihood, objective, statistics.total_weight):
             yield Step(iteration, objective, statistics.n_distances, None, best, ROUNDED)
             return
-        best, objective = mixture, statistics.log_likelihood
-        mixture = m_step(mixture, statistics, limits, learned_weights=options.learned_weights)
-        before, bound = bound, statistics.log_likelihood / statistics.total_weight
+        best, objective = model, statistics.log_likelihood
+        model = update(model, statistics)
+        before, bound = bound, objective / statistics.total_weight
         stopped = ""
-        if abs(bound - before) < options.tol:
+        if abs(bound - before) < tol:
             stopped = CONVERGED
-        elif iteration == options.max_iter:
+        elif iteration == max_iter:
             stopped = "max_iter"
-        yield Step(iteration, statistics.log_likelihood, statistics.n_distances, None, mixture, stopped)
+        yield Step(iteration, objective, statistics.n_distances, None, model, stopped)
         if stopped:
             return
 

@@ -11,7 +11,7 @@ there.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -20,13 +20,13 @@ import numpy as np
 
 from globular.algorithms.kmeans.lloyd import TOLERANCE
 from globular.algorithms.kmeans.pipeline import PipelineOptions, kmeans
-from globular.algorithms.mixtures.em import CONVERGED, STEPS_ON_PART
+from globular.algorithms.mixtures.em import STEPS_ON_PART, iterate
 from globular.algorithms.mixtures.exponential_swaps import search_by_swaps
 from globular.algorithms.mixtures.pipeline import TIMES_MORE_ROWS
 from globular.algorithms.seeding.named import draw_seeds
-from globular.algorithms.steps import Step, last_step, result_of
+from globular.algorithms.steps import Finding, Step, last_step, on_part, result_of
 from globular.model.exponential import ExponentialMixture, PseudoRows
-from globular.model.history import PART
+from globular.model.exponential.family import LinearStatistics
 from globular.model.statistics import F64
 from globular.seam.mixture_passes import ExpectLinear
 from globular.seam.passes import Assign, Roots, SumByLabel
@@ -63,20 +63,16 @@ def em_exponential(
     shard: Shard, start: ExponentialMixture, options: ExponentialOptions
 ) -> Iterator[Step[ExponentialMixture]]:
     """Run EM from `start`; one step per iteration."""
-    mixture, bound = start, options.previous_bound
-    for iteration in range(1, options.max_iter + 1):
+    prior = options.prior
+
+    def expect(mixture: ExponentialMixture) -> LinearStatistics:
         found = shard.run(ExpectLinear(mixture.linear))
-        objective = found.log_likelihood + options.log_base + options.prior.log_density(mixture)
-        mixture = options.prior.m_step(type(mixture), found.counts, found.sums, learned_weights=options.learned_weights)
-        before, bound = bound, objective / found.total_weight
-        stopped = ""
-        if abs(bound - before) < options.tol:
-            stopped = CONVERGED
-        elif iteration == options.max_iter:
-            stopped = "max_iter"
-        yield Step(iteration, objective, found.n_distances, None, mixture, stopped)
-        if stopped:
-            return
+        return replace(found, log_likelihood=found.log_likelihood + options.log_base + prior.log_density(mixture))
+
+    def update(mixture: ExponentialMixture, found: LinearStatistics) -> ExponentialMixture:
+        return prior.m_step(type(mixture), found.counts, found.sums, learned_weights=options.learned_weights)
+
+    return iterate(expect, update, start, options.max_iter, options.tol, options.previous_bound)
 
 
 def search_start(
@@ -86,7 +82,7 @@ def search_start(
     method: str,
     options: ExponentialOptions,
     rng: np.random.Generator,
-) -> Generator[Step[ExponentialMixture], None, ExponentialMixture]:
+) -> Finding[ExponentialMixture]:
     """A mixture to begin EM over all rows with; steps show the best one so far."""
     part = _draw_part(shard, n_components, rng)
     prior = replace(options.prior, weight=options.prior.weight * part.total_weight / shard.total_weight)
@@ -95,25 +91,16 @@ def search_start(
     swaps = method == "kmeans" and SWAPPED[0] <= n_components <= SWAPPED[1] and options.max_iter > 0
     if options.max_iter == 0 or (part is shard and not swaps):
         return start
-    for best in em_exponential(part, start, replace(options, max_iter=STEPS_ON_PART)):
-        yield _shown(best, part)
     if not swaps:
-        return best.model
+        steps = em_exponential(part, start, replace(options, max_iter=STEPS_ON_PART))
+        return (yield from on_part(steps, part.n_rows)).model
 
     def em(rows: Shard, begin: ExponentialMixture | int, max_iter: int) -> Iterator[Step[ExponentialMixture]]:
         if isinstance(begin, int):
             begin = start_from_seeds(rows, family, begin, "k-means++", options, rng)
         return em_exponential(rows, begin, replace(options, max_iter=max_iter))
 
-    for step in search_by_swaps(part, best, options.prior, em):
-        best = step
-        yield _shown(best, part)
-    return best.model
-
-
-def _shown(step: Step[ExponentialMixture], part: Shard) -> Step[ExponentialMixture]:
-    """A step on the part as one of the search."""
-    return replace(step, iteration=0, stopped="", stage=PART, next_rows=part.n_rows)
+    return (yield from on_part(search_by_swaps(part, start, options.prior, em), part.n_rows)).model
 
 
 def start_from_seeds(

@@ -12,6 +12,7 @@ from functools import partial
 
 import numpy as np
 
+from globular.algorithms.mixtures.em import STEPS_ON_PART
 from globular.algorithms.search import Change, Prospects, search
 from globular.algorithms.steps import Step, last_step
 from globular.model.exponential import ExponentialMixture, PseudoRows
@@ -26,12 +27,14 @@ Halves = tuple[float, ExponentialMixture | None]
 
 
 def search_by_swaps(
-    part: Shard, best: Step[ExponentialMixture], prior: PseudoRows, em: EM
+    part: Shard, start: ExponentialMixture, prior: PseudoRows, em: EM
 ) -> Iterator[Step[ExponentialMixture]]:
-    """Exchanges as long as they raise the objective; every step holds the best mixture so far."""
+    """EM, and exchanges as long as they raise the objective; every step holds the best mixture so far."""
+    for best in em(part, start, STEPS_ON_PART):
+        yield best
     known: dict[bytes, Halves] = {}
     draw = partial(_Prospects, part, prior=prior, em=em, known=known)
-    return search(best, draw, partial(em, part), max_steps=200)
+    yield from search(best, draw, partial(em, part), max_steps=200)
 
 
 class _Prospects(Prospects[ExponentialMixture]):

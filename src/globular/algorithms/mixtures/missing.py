@@ -14,9 +14,9 @@ rows and columns that are not known taken from the identity: matrices of one siz
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from functools import reduce
+from functools import partial, reduce
 from operator import add
 from typing import Any, NamedTuple
 
@@ -24,7 +24,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from globular.algorithms.mixtures.em import EMOptions, em_by
-from globular.algorithms.steps import Step, last_step
+from globular.algorithms.mixtures.starts import StartOptions, starting_mixture
+from globular.algorithms.steps import Finding, Run, Step, last_step
 from globular.model.covariances import CovarianceLimits
 from globular.model.gaussian import GaussianParameters
 from globular.model.history import PART
@@ -221,18 +222,26 @@ def _expected(mixture: GaussianParameters, completed: Completed) -> F64:
     return shares @ mixture.means + np.einsum("nc,cnd->nd", shares, away)
 
 
-Starting = Generator[Step[Any], None, GaussianParameters]
+def incomplete_mixture(rows: IncompleteRows, shard: Shard, options: EMOptions, how: StartOptions) -> Finding[Run]:
+    """EM of incomplete rows from a start on filled ones, those of `shard`, or from a search on several of them."""
+    limits = rows.limits(options.reg_covar)
+    begin = partial(starting_mixture, options=replace(options, limits=limits), how=how)
+    if how.searches and how.n_components > 1 and options.max_iter > 0:
+        start = yield from search_start(rows, shard, how.n_components, begin, options, limits, how.random_state)
+    else:
+        start = yield from begin(shard)
+    return Run(em_by(rows.expect, start, replace(options, tol=TOL_SHARE * options.tol), limits), start)
 
 
 def search_start(
     rows: IncompleteRows,
     shard: Shard,
     n_components: int,
-    begin: Callable[[Shard], Starting],
+    begin: Callable[[Shard], Finding[GaussianParameters]],
     options: EMOptions,
     limits: CovarianceLimits,
     random: np.random.RandomState,
-) -> Starting:
+) -> Finding[GaussianParameters]:
     """Starts found on several sets of complete rows, and EM of all rows from each; returns the best mixture.
 
     These are the rows of which everything is known, if they are enough; rows filled in by draws from one Gaussian,

@@ -108,7 +108,8 @@ class GaussianProspects(Prospects[GaussianParameters]):
     def _pair(self) -> None:
         """Close components a and b, and the loss of their merger."""
         moments = self._moments
-        self.pairs, self.losses = _close_pairs(self._mixture), np.empty(0)
+        self.pairs = close_pairs(self._mixture.means, self._mixture.variances())
+        self.losses = np.empty(0)
         if not len(self.pairs):
             return  # one component has no other
         a, b = self.pairs.T
@@ -201,12 +202,11 @@ def _long_steps(moments: Moments, rng: np.random.Generator) -> F64:
     return steps * np.sqrt(np.maximum(variances, 0.0) / np.maximum(moments.counts, 1e-300))[:, None]
 
 
-def _close_pairs(mixture: GaussianParameters) -> I64:
+def close_pairs(means: F64, variances: F64, tiny: float = 0.0) -> I64:
     """Every component with its closest others, by distances in units of their own variances; (n, 2), a < b."""
-    C, variances = mixture.n_components, mixture.variances()
-    n_close, pairs = min(N_CLOSE, C - 1), set()
-    for c in range(C):
-        distances = ((mixture.means - mixture.means[c]) ** 2 / (variances + variances[c])).sum(axis=1)
+    n_close, pairs = min(N_CLOSE, len(means) - 1), set()
+    for c, mean in enumerate(means):
+        distances = ((means - mean) ** 2 / (variances + variances[c] + tiny)).sum(axis=1)
         distances[c] = np.inf
         pairs |= {(min(c, other), max(c, other)) for other in np.argsort(distances, kind="stable")[:n_close].tolist()}
     return np.array(sorted(pairs), dtype=np.int64).reshape(-1, 2)

@@ -30,10 +30,12 @@ import numpy as np
 
 from globular.algorithms.kmeans.variational import VariationalOptions
 from globular.algorithms.mixtures.em import CONVERGED, ROUNDED, EMOptions, covariance_limits, e_step, em_by
-from globular.algorithms.mixtures.probing import NO_GRAPH, SearchByProbing, find_members
+from globular.algorithms.mixtures.pipeline import rows_of_part
+from globular.algorithms.mixtures.probing import NO_GRAPH, SearchByProbing, find_members, start_probing
+from globular.algorithms.mixtures.starts import StartOptions, starting_mixture, variational_means
 from globular.algorithms.seeding.common import TAKEN_NUMBERS
-from globular.algorithms.steps import CAUTION, Step
-from globular.model.gaussian import GaussianParameters
+from globular.algorithms.steps import Finding, Run, Step, mapped, to_come
+from globular.model.gaussian import GaussianParameters, isotropic_mixture
 from globular.model.nested import Batch
 from globular.model.statistics import SoftStatistics
 from globular.seam.shard import Shard
@@ -43,6 +45,9 @@ GROWTH = 4
 """How many times the rows of a batch the next one has."""
 AT_REST = 0.1
 """Iterations on a batch end when one gains less than this share of what the batch costs."""
+
+TIMES_THE_PART = 2
+"""How many times the rows of the part that a start was found on the first batch has."""
 
 EStep: TypeAlias = Callable[[GaussianParameters], SoftStatistics]
 
@@ -57,6 +62,26 @@ class BatchOptions:
     """How many neighbouring rows stay together: more than one where every place costs a read."""
     n_candidates: int | None = None
     """C′ of truncated E-steps; None takes exact ones."""
+
+
+def nested_mixture(shard: Shard, options: EMOptions, batches: BatchOptions, how: StartOptions) -> Finding[Run]:
+    """Nested EM from its start on."""
+    given, C = how.given, how.n_components
+    if given.continues:  # batches would lead away from where all rows have led
+        batches = replace(batches, first=shard.n_rows)
+    if batches.n_candidates is not None and given.complete() is None:
+        start = yield from _truncated_start(shard, options, batches, how)
+    else:
+        one = isotropic_mixture(np.zeros((C, shard.n_columns)), 1.0, given.covariance_type)
+        n_parameters = one.n_parameters(learned_weights=options.learned_weights)
+        first = batch_sizes(shard.n_rows, batches.first, n_parameters, options.tol)[0]
+        start = yield from starting_mixture(shard, options, how, rough=not is_whole(first, shard.n_rows))
+    return Run(nested_em(shard, start, options, batches, how.rng()), start)
+
+
+def rows_of_first_batch(shard: Shard, n_components: int, covariance_type: str) -> int:
+    """Enough rows to tell more than the part has told that the search was on."""
+    return min(shard.n_rows, TIMES_THE_PART * rows_of_part(shard, n_components, covariance_type))
 
 
 def nested_em(
@@ -109,7 +134,7 @@ class Rises:
         self._bound, self._rise = bound, rise
         if not 0.0 <= rise < steeper < np.inf:
             return np.inf
-        return CAUTION * rise * rise / (steeper - rise)
+        return to_come(steeper, rise)
 
 
 def batch_sizes(n_rows: int, first: int, n_parameters: int, tol: float) -> list[int]:
@@ -142,3 +167,23 @@ def _expects(part: Shard, mixture: GaussianParameters, batches: BatchOptions, rn
     find_members(part, mixture, batches.n_candidates, rng)
     search = SearchByProbing(part, NO_GRAPH, VariationalOptions(C_prime=batches.n_candidates), rng)
     return partial(search.e_step, idle=False)
+
+
+def _truncated_start(
+    shard: Shard, options: EMOptions, batches: BatchOptions, how: StartOptions
+) -> Finding[GaussianParameters]:
+    """Probing k-means on rows of the first batch, and one variance; what is given stays."""
+    given, rng, part = how.given, how.rng(), shard
+    if not is_whole(batches.first, shard.n_rows):
+        batch = Batch(int(rng.integers(2**31)), batches.first, shard.n_rows, batches.run)
+        part = shard.subset(batch.rows(shard.n_rows))
+    share = shard.total_weight / part.total_weight
+    settings = VariationalOptions(C_prime=batches.n_candidates or 1)
+    steps = variational_means(part, how, settings, rng, probes=True)
+    means = yield from mapped(steps, lambda step: replace(step, objective=share * step.objective))
+    mixture = given.replace(isotropic_mixture(means.centers, 1.0, given.covariance_type))
+    kept = given.covariances is not None
+    limits = covariance_limits(shard, options)
+    return start_probing(
+        part, mixture, settings, rng, limits=limits, labelled=means.labelled, keep_covariances=kept
+    ).mixture

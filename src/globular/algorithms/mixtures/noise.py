@@ -9,19 +9,21 @@ were taken away say how much noise there is.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from math import lgamma, log, pi
-from typing import Any
 
 import numpy as np
 
+from globular.algorithms.mixtures.em import EMOptions, covariance_limits
 from globular.algorithms.mixtures.pipeline import draw_part
-from globular.algorithms.steps import Step
+from globular.algorithms.mixtures.starts import StartOptions, starting_mixture
+from globular.algorithms.steps import Finding
 from globular.model.gaussian import GaussianParameters
 from globular.model.noise import Noise
 from globular.seam.answers import Nearest
-from globular.seam.passes import Index
+from globular.seam.passes import Extremes, Index
 from globular.seam.shard import Shard, answer
 
 N_NEIGHBORS = 10
@@ -29,7 +31,20 @@ N_NEIGHBORS = 10
 SHARES = (0.01, 0.5)
 """Least and most of all rows that start as noise, as a share of them; EM finds the right one."""
 
-Starting = Generator[Step[Any], None, GaussianParameters]
+
+def noisy_mixture(
+    shard: Shard, options: EMOptions, how: StartOptions, weight: float | None
+) -> Finding[GaussianParameters]:
+    """A mixture with noise to begin EM with; `weight` is that of the noise of the fit that this one continues."""
+    limits = covariance_limits(shard, options)
+    noise = Noise.around(shard.run(Extremes()), limits, SHARES[0])
+    begin = partial(starting_mixture, options=replace(options, limits=limits), how=how)
+    if how.given.continues and weight is not None:
+        return with_noise((yield from begin(shard)), noise.of_weight(weight))
+    if how.given.means is not None or how.init_params == "random":
+        return with_noise((yield from begin(shard)), noise)
+    size = how.n_components, how.given.covariance_type
+    return (yield from start_with_noise(shard, noise, *size, begin, how.rng()))
 
 
 def start_with_noise(
@@ -37,9 +52,9 @@ def start_with_noise(
     noise: Noise,
     n_components: int,
     covariance_type: str,
-    begin: Callable[[Shard], Starting],
+    begin: Callable[[Shard], Finding[GaussianParameters]],
     rng: np.random.Generator,
-) -> Starting:
+) -> Finding[GaussianParameters]:
     """A mixture with noise; `begin` finds one without on the rows that are no noise."""
     part = draw_part(shard, n_components, covariance_type, rng)
     dense = dense_rows(part, noise)

@@ -15,9 +15,7 @@ few moves, and no EM to the end, as its first batch has more rows than the part.
 from __future__ import annotations
 
 import logging
-from collections.abc import Generator, Iterator
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
@@ -29,13 +27,13 @@ from globular.algorithms.kmeans.trials import TrialOptions
 from globular.algorithms.mixtures.em import EMOptions, covariance_limits, em, start_from_means
 from globular.algorithms.mixtures.moves import ROUGH_TOL, search_by_moves
 from globular.algorithms.search import SHORTEST
-from globular.algorithms.seeding.common import TAKEN_NUMBERS, DrawnRows, Seeds, evenly_spread_masses
+from globular.algorithms.seeding.common import TAKEN_NUMBERS, Seeds, copied, evenly_spread_masses
 from globular.algorithms.seeding.named import automatic, draw_seeds
-from globular.algorithms.steps import Step
+from globular.algorithms.steps import Finding, on_part
 from globular.model.covariances import FAMILIES
 from globular.model.few_rows import most_few_rows
 from globular.model.gaussian import GaussianParameters
-from globular.model.history import KMEANS, PART
+from globular.model.history import KMEANS
 from globular.model.statistics import F64
 from globular.seam.shard import Shard
 
@@ -82,7 +80,7 @@ def search_start(
     rng: np.random.Generator,
     *,
     rough: bool = False,
-) -> Generator[Step[Any], None, GaussianParameters]:
+) -> Finding[GaussianParameters]:
     """A mixture to begin EM over all rows with; steps hold the centres or, later, the mixture found so far.
 
     A `rough` start is one for EM on parts of the rows first.
@@ -101,17 +99,16 @@ def search_start(
     if options.max_iter == 0 or (whole and max_steps < SHORTEST):
         return start_from_means(shard, centers, covariance_type, options)
     before = replace(options, tol=max(options.tol, ROUGH_TOL))
-    start = yield from _shown(part, em(part, start_from_means(part, centers, covariance_type, options), before))
+    start = yield from on_part(em(part, start_from_means(part, centers, covariance_type, options), before), part.n_rows)
     logger.info("searches on %d of %d rows", part.n_rows, shard.n_rows)
     found, per_step = start, max(STEPS_PER_STEP, n_components / COMPONENTS_PER_STEP)
     max_steps = min(max_steps, int(per_step * start.iteration * shard.n_rows / part.n_rows))
     if max_steps >= SHORTEST:
         continued = replace(options, previous_bound=start.objective / part.total_weight)
-        for found in search_by_moves(part, start.model, continued, max_steps, rng):
-            yield replace(found, iteration=0, stage=PART, next_rows=part.n_rows)
+        found = yield from on_part(search_by_moves(part, start.model, continued, max_steps, rng), part.n_rows)
     if whole or rough:
         return found.model
-    return (yield from _shown(part, em(part, found.model, options))).model
+    return (yield from on_part(em(part, found.model, options), part.n_rows)).model
 
 
 def _kmeans(part: Shard, n_components: int, variance: float, rng: np.random.Generator) -> Seeds:
@@ -128,21 +125,12 @@ def _kmeans(part: Shard, n_components: int, variance: float, rng: np.random.Gene
 def _search_few(part: Shard, n: int, n_components: int, rng: np.random.Generator) -> Seeds:
     """Means of k-means on n rows of the part; those far off are among them."""
     if n < part.n_rows:
-        part = _local(part, draw_rows(part, n, rng))
+        part = draw_rows(part, n, rng).of(part)
     seeds = yield from draw_seeds(part, "k-means++", n_components, rng)
     trials = TrialOptions(min(FAILURES[1], FAILURES[0] + n_components // 2), 0, MOST_TRIALS)
     for step in search_few_rows(part, seeds.centers, SEARCH, trials, rng):
         yield replace(step, stage=KMEANS, next_rows=part.n_rows)
     return step.model
-
-
-def _shown(
-    part: Shard, steps: Iterator[Step[GaussianParameters]]
-) -> Generator[Step[GaussianParameters], None, Step[GaussianParameters]]:
-    """Steps of EM on the part as steps of the search; returns the last of them as it is."""
-    for step in steps:
-        yield replace(step, iteration=0, stopped="", stage=PART, next_rows=part.n_rows)
-    return step
 
 
 def _affordable(shard: Shard, part: Shard, n_components: int, covariance_type: str) -> int:
@@ -171,16 +159,10 @@ def draw_part(shard: Shard, n_components: int, covariance_type: str, rng: np.ran
     if max(n, min(shard.n_rows, TIMES_MORE_ROWS * n)) * D > TAKEN_NUMBERS:
         return shard
     if shard.n_rows < TIMES_MORE_ROWS * n:
-        everyone = np.arange(shard.n_rows)
-        return shard.local(shard.take(everyone), shard.take(everyone, "weights"))
+        return copied(shard)
     if FAMILIES[covariance_type].tied:  # rows far off widen the covariance of all others
-        return _local(shard, draw_rows(shard, n, rng))
+        return draw_rows(shard, n, rng).of(shard)
     masses = evenly_spread_masses(shard.total_weight, n, rng)
     chosen, counts = np.unique(shard.locate(masses), return_counts=True)
     weights: F64 = counts.astype(np.float64) * (shard.total_weight / n)
     return shard.local(shard.take(chosen), weights)
-
-
-def _local(shard: Shard, drawn: DrawnRows) -> Shard:
-    """Rows of a shard, beside the algorithm."""
-    return shard.local(shard.take(drawn.indices), drawn.weights)

@@ -27,9 +27,17 @@ from globular.algorithms.kmeans.cells import draw_cells, graph_by_cells, label_b
 from globular.algorithms.kmeans.pipeline import QUALITIES
 from globular.algorithms.kmeans.probing import N_PROBES, ProbingOptions
 from globular.algorithms.kmeans.swaps import swap_and_step
-from globular.algorithms.kmeans.variational import VariationalOptions
-from globular.algorithms.mixtures.variational import SoftStart, with_variance
-from globular.algorithms.steps import Step
+from globular.algorithms.kmeans.variational import VariationalOptions, start_rows
+from globular.algorithms.mixtures.variational import (
+    CandidateSearch,
+    SearchByNeighborhoods,
+    SoftStart,
+    truncated_em,
+    warm_up_mixture,
+    with_variance,
+)
+from globular.algorithms.seeding.named import Start
+from globular.algorithms.steps import Run, Step
 from globular.model.covariances import CovarianceLimits
 from globular.model.gaussian import Components, GaussianParameters
 from globular.model.graph import Graph
@@ -100,6 +108,37 @@ def start_probing(
         n_distances = found.n_distances
         mixture = with_variance(mixture, found.objective / shard.total_weight, limits)
     return SoftStart(mixture, graph_by_cells(shard, mixture.means, cells, options.G), n_distances)
+
+
+def begin_truncated(
+    shard: Shard,
+    mixture: GaussianParameters,
+    chosen: Start,
+    options: VariationalOptions,
+    rng: np.random.Generator,
+    *,
+    limits: CovarianceLimits,
+    probes: bool,
+    keep_covariances: bool,
+    learned_weights: bool,
+) -> tuple[Run, Graph]:
+    """EM among few components of each row from chosen means, and their first neighbourhoods.
+
+    The E-steps before the first iteration find labels, neighbourhoods and a variance. `probes` says where rows search.
+    """
+    if probes:
+        start = start_probing(
+            shard, mixture, options, rng, limits=limits, labelled=chosen.labelled, keep_covariances=keep_covariances
+        )
+        search: CandidateSearch = SearchByProbing(shard, start.graph, options, rng)
+    else:
+        graph = start_rows(shard, mixture.means, chosen.graph, options.G, rng)
+        start = warm_up_mixture(
+            shard, mixture, options, rng, limits=limits, graph=graph, keep_covariances=keep_covariances
+        )
+        search = SearchByNeighborhoods(shard, start.graph, options, rng)
+    steps = truncated_em(shard, start, search, options, limits=limits, learned_weights=learned_weights)
+    return Run(steps, start.mixture), start.graph
 
 
 class SearchByProbing:

@@ -45,11 +45,15 @@ def greedy_trials(n_clusters: int) -> int:
     return 2 + int(np.log(n_clusters))
 
 
+def copied(shard: Shard) -> Shard:
+    """All rows of a shard, beside the algorithm."""
+    everyone = np.arange(shard.n_rows)
+    return shard.local(shard.take(everyone), shard.take(everyone, "weights"))
+
+
 def few_rows_of(shard: Shard) -> Shard:
     """All rows of a shard, beside the algorithm unless they lie there."""
-    everyone = np.arange(shard.n_rows)
-    is_here = not shard.why_not(SearchFew)
-    return shard if is_here else shard.local(shard.take(everyone), shard.take(everyone, "weights"))
+    return copied(shard) if shard.why_not(SearchFew) else shard
 
 
 def evenly_spread_masses(total: float, n: int, rng: np.random.Generator) -> F64:
@@ -76,6 +80,10 @@ class DrawnRows(NamedTuple):
     """What each of them stands for."""
     counts: NDArray[np.intp]
     """How often each was drawn."""
+
+    def of(self, shard: Shard) -> Shard:
+        """The rows, beside the algorithm; the shard is what they were drawn from."""
+        return shard.local(shard.take(self.indices), self.weights)
 
 
 def sample_by_weight_and_error(shard: Shard, n: int, potential: float, rng: np.random.Generator) -> DrawnRows:

@@ -16,21 +16,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from globular.jit import Queue, Scratch, inline, kernel, new_queue, share_kernel, take_number
-from globular.jit.bits import order_key
 from globular.jit.blas import multiply_rows
-from globular.jit.views import as_matrix
+from globular.jit.memory import as_matrix, order_key
+from globular.model.centers import NUMBERS_AT_ONCE
 from globular.model.groups import group_by
 from globular.model.statistics import F64, Floats
 from globular.passes.cpu.engine.decide import TILE, insert, lower_block
 from globular.passes.cpu.engine.rows import squared_distance
 from globular.passes.cpu.engine.score import Centers, Visit, Workspace, score_block
 from globular.passes.cpu.grouped import ROWS_PER_TASK
-from globular.passes.cpu.products import THIN, prepared
 from globular.passes.cpu.rows import CSRRows, KernelRows, in_place, on_rows, on_tasks, picked_in_place
 from globular.passes.cpu.shard import CpuShard
-from globular.passes.host import CACHED_NUMBERS, NO_NUMBERS
+from globular.passes.host import CACHED_NUMBERS, NO_NUMBERS, NONE
 from globular.seam.passes import Labels
-from globular.threads import worth_waking
+from globular.threads import SECONDS_PER_NUMBER, worth_waking
 
 Tasks = NDArray[np.int64]
 """(T, 3): a cell, and some of its rows, order[begin:end] of rows grouped by cell."""
@@ -42,6 +41,60 @@ CENTERS_AT_ONCE = 256
 """Most centres that a block of rows is compared with at once, whole tiles; larger = larger products, and fewer rows."""
 SECONDS_PER_ROW = 1e-7
 """Of a row and the centres of a cell, about: in 2 columns it is 0.08 µs, in 32 it is 0.3."""
+THIN = 8
+"""Columns up to which rows are multiplied by our own kernel: BLAS would mostly pack and unpack."""
+AS_THEY_ARE = np.empty(0, dtype=np.intp)
+"""An order of centres."""
+
+
+@kernel
+def prepare_centers(
+    queue: Queue,  # IN/OUT blocks of members
+    size: int,  # IN  members of a block
+    centers: Any,  # IN  (C, D) float64
+    members: Any,  # IN  (C,) the centres in the order that is wanted, or empty: as they are
+    offset: Any,  # IN  (D,) or empty
+    factor: float,  # IN
+    norms: Any,  # OUT (C,) ‖m‖²
+    score_norms: Any,  # OUT (C,) ‖m − offset‖² in that order
+    factors: Any,  # OUT (C, D) factor · (m − offset) in that order
+) -> None:
+    """What products of rows and centres take. O(C · D)."""
+    C, D = centers.shape
+    begin = size * take_number(queue)
+    while begin < C:
+        for k in range(begin, min(begin + size, C)):
+            c = members[k] if members.shape[0] else k
+            norm, score_norm = 0.0, 0.0
+            for j in range(D):
+                norm += centers[c, j] * centers[c, j]
+            if offset.shape[0]:
+                for j in range(D):
+                    shifted = centers[c, j] - offset[j]
+                    score_norm += shifted * shifted
+                    factors[k, j] = factor * shifted
+            else:
+                score_norm = norm
+                for j in range(D):
+                    factors[k, j] = factor * centers[c, j]
+            norms[c], score_norms[k] = norm, score_norm
+        begin = size * take_number(queue)
+
+
+def prepared(
+    centers: F64, factor: float, dtype: np.dtype, n_threads: int, members: NDArray[np.intp] = AS_THEY_ARE,
+    offset: F64 = NONE,
+) -> tuple[F64, Floats, Floats]:  # fmt: skip
+    """‖m‖² of the centres; ‖m − offset‖² and factor · (m − offset) in the order of `members`, in another precision."""
+    norms, score_norms, factors = np.empty(len(centers)), np.empty(len(centers), dtype), np.empty(centers.shape, dtype)
+    (C, D), queue = centers.shape, new_queue()
+    size = 1 + NUMBERS_AT_ONCE // max(1, D)
+    threads = worth_waking(min(n_threads, -(-C // size)), SECONDS_PER_NUMBER * C * D)
+    share_kernel(
+        lambda: prepare_centers(queue, size, centers, members, offset, factor, norms, score_norms, factors), queue,
+        threads, calls_blas=False,
+    )  # fmt: skip
+    return norms, score_norms, factors
 
 
 class Known(IntEnum):

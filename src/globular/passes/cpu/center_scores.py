@@ -20,8 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from globular.jit import Queue, Scratch, inline, kernel, new_queue, share_kernel, take_number, twin
-from globular.jit.bits import order_key
-from globular.jit.lines import LINE, add_1_line, add_2_lines, add_4_lines, add_8_lines
+from globular.jit.memory import order_key
+from globular.jit.vectors import LINE, add_1_line, add_2_lines, add_4_lines, add_8_lines
 from globular.model.columns import ColumnMeans
 from globular.model.nested import Bounds
 from globular.model.statistics import F64, I64
@@ -256,6 +256,8 @@ def label_by_scores(
 ) -> None:
     """Rows against all centres: labels, and bounds if there are any. O(n · C · D) or O(nnz · C)."""
     n, B, scores = some.positions.shape[0], block.order.shape[0], block.workspace.scores
+    for k in range(B):  # each thread has scratch memory of its own, of any content
+        block.order[k] = k
     begin = B * take_number(queue)
     while begin < n:
         m = min(B, n - begin)
@@ -366,7 +368,7 @@ class CenterScores:
                 np.empty((B, D), factors.dtype), np.empty((B, width), factors.dtype), -(-width // TILE)
             )
             block = ScoreBlock(
-                product, np.arange(B), np.empty(B, dtype=np.int64), np.empty(B), np.empty(B),
+                product, np.empty(B, dtype=np.int64), np.empty(B, dtype=np.int64), np.empty(B), np.empty(B),
                 np.empty(B, dtype=np.int32), np.empty(len(state.group_drift)),
             )  # fmt: skip
             label_by_scores(queue, some, self.centers, state, kept, block)

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from globular.jit import Queue, Scratch, kernel, take_number
-from globular.jit.views import as_matrix
+from globular.jit.memory import as_matrix
 from globular.model.statistics import F64, FarRows
 from globular.passes.cpu.cells import BLOCK_ROWS, CellProduct, block_size
 from globular.passes.cpu.engine.decide import highest_key, insert, key_of

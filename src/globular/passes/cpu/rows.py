@@ -19,7 +19,7 @@ from globular.jit import Queue, kernel, new_queue, share_kernel, take_number
 from globular.model.statistics import F64, Floats
 from globular.passes.cpu.engine.rows import row_length
 from globular.passes.host import ROWS_AT_ONCE
-from globular.threads import SECONDS_PER_LOOK, even_ranges, run_all, worth_waking
+from globular.threads import SECONDS_PER_LOOK, even_ranges, on_all_threads, run_all, worth_waking
 
 Number = TypeVar("Number", bound=np.generic)
 KernelRows: TypeAlias = tuple[Any, ...]
@@ -204,13 +204,9 @@ Rows: TypeAlias = DenseRows | CSRRows
 
 
 def gather_rows(rows: Rows, chosen: NDArray[np.integer]) -> KernelRows:
-    """Those rows as kernels take them, copied together."""
-    if not isinstance(rows, CSRRows):
-        return (rows.gather(chosen),)
-    begins, lengths = rows.indptr[chosen], rows.indptr[chosen.astype(np.intp) + 1] - rows.indptr[chosen]
-    indptr = np.concatenate([[0], np.cumsum(lengths)])
-    source = np.arange(indptr[-1]) + np.repeat(begins - indptr[:-1], lengths)
-    return rows.data[source], rows.indices[source], indptr
+    """Those dense rows as kernels take them, copied together."""
+    assert not isinstance(rows, CSRRows)  # kernels index them where they lie
+    return (rows.gather(chosen),)
 
 
 def can_be_indexed(rows: Rows) -> bool:
@@ -293,11 +289,13 @@ def on_tasks(
     *,
     lying: tuple[KernelRows, NDArray[np.integer]] | None = None,
     calls_blas: bool = False,
+    one_call: bool = True,
 ) -> None:
     """Call a kernel that takes tasks from a queue; task t has the rows numbers[begins[t]], … up to the next task.
 
     `work` gets the queue, which tasks, rows, and where each of `numbers` lies among these; rows that kernels cannot
-    index are brought together task by task. `lying`: rows and places, from who has them.
+    index are brought together task by task. `lying`: rows and places, from who has them. A `work` that does more than
+    one call of a kernel says so.
     """
     n_tasks = len(begins)
     if lying is None and can_be_indexed(rows):
@@ -305,7 +303,12 @@ def on_tasks(
     if lying is not None:
         queue, (all_rows, places) = new_queue(), lying
         threads = max(1, min(n_threads, n_tasks))
-        share_kernel(lambda: work(queue, slice(0, n_tasks), all_rows, places), queue, threads, calls_blas=calls_blas)
+        if one_call:
+            share_kernel(
+                lambda: work(queue, slice(0, n_tasks), all_rows, places), queue, threads, calls_blas=calls_blas
+            )
+        else:
+            on_all_threads(lambda: work(queue, slice(0, n_tasks), all_rows, places), threads, calls_blas=calls_blas)
         return
     ends = np.append(begins[1:], len(numbers))
     within = (np.arange(len(numbers)) - np.repeat(begins, ends - begins)).astype(numbers.dtype)

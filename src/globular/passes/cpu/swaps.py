@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from globular.jit import Queue, Scratch, kernel, take_number
-from globular.jit.views import as_matrix
+from globular.jit.memory import as_matrix
 from globular.model.groups import group_by
 from globular.model.statistics import HardStatistics, SpareCenters
 from globular.passes.cpu.cells import CellProduct, block_size

@@ -15,8 +15,7 @@ from scipy import sparse
 from globular.data.blocks import Matrix, check_table
 from globular.data.formats import open_path
 from globular.data.open import Files, as_source
-from globular.data.some_rows import RowRange
-from globular.data.sparse_rows import checked_csr
+from globular.data.sources import RowRange, checked_csr
 from globular.errors import DataError
 from globular.model.statistics import F64
 

@@ -17,7 +17,7 @@ from typing import Any, cast
 import numpy as np
 
 from globular.data.blocks import Matrix, check_finite
-from globular.data.some_rows import RowRange, choose_rows
+from globular.data.sources import RowRange, choose_rows
 from globular.errors import DataError
 from globular.model.statistics import F64
 from globular.passes.dask.messages import Reply, Request

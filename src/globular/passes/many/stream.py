@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from globular.data.blocks import Block, Matrix, Source, working_dtype
-from globular.data.some_rows import check_rows
+from globular.data.sources import check_rows
 from globular.model.nested import Batch, NestedStatistics
 from globular.model.statistics import F64, I64
 from globular.passes.cpu.shard import BlockShard, CpuShard

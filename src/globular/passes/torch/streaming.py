@@ -15,8 +15,7 @@ import numpy as np
 import torch
 
 from globular.data.blocks import Block, Source, working_dtype
-from globular.data.some_rows import check_rows
-from globular.data.sources import ArraySource
+from globular.data.sources import ArraySource, check_rows
 from globular.model.statistics import F64, Floats
 from globular.passes.torch.arrays import tensor_dtype
 from globular.passes.torch.card import CardShard

@@ -127,7 +127,7 @@ def search_cells(
     seen, weights = space.seen, cells.weights
     n_distances, n_pairs = 0, 0
     for i in range(weights.shape[0]):
-        n_seen = search_space(members, i, graph, n_random, seed, first + i, space.stamps, space.former, seen)
+        n_seen = search_space(members, i, graph, n_random, seed, first + i, space)
         n_kept = 0
         for s in range(n_seen):
             space.seen_costs[s] = _cost(cells, i, components, seen[s])
@@ -310,7 +310,7 @@ def _search(
         return PairStatistics(pairs[:, :n_pairs], sums[:, :n_pairs]), int(n_distances)
 
     found = map_all(of_cells, _tasks(frontier), n_threads)
-    return PairStatistics.join([pairs for pairs, _ in found]), sum(n for _, n in found)
+    return PairStatistics.of_pieces([piece for pairs, _ in found for piece in pairs.pieces]), sum(n for _, n in found)
 
 
 def _sum_shares(frontier: Frontier, costs: _Costs, members: Members, shares: F64, n_threads: int) -> Sums:

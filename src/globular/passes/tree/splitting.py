@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from globular.jit import inline, kernel
-from globular.jit.bits import bits_float, float_bits
+from globular.jit.memory import bits_float, float_bits
 from globular.passes.cpu.engine.densities import weight_of
 
 SAMPLE = (64, 256)

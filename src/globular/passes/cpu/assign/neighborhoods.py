@@ -11,20 +11,20 @@ rows of a group share the candidates, so a G × G table collects them; random ca
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from globular.jit import Queue, Scratch, inline, kernel, take_number, twin
-from globular.jit.prefetch import prefetch_row
+from globular.jit.memory import prefetch_row
 from globular.jit.tiles import distances_to_tile, line_tile
 from globular.model.graph import Graph, Search
 from globular.model.random import random_cluster, random_outside
 from globular.model.statistics import F64, PairStatistics
+from globular.passes.cpu.cells import prepared
 from globular.passes.cpu.engine.rows import AHEAD, fetch, quick_distance, quick_distances, squared_distance
 from globular.passes.cpu.grouped import group_rows, move_rows, packed, sort_when_it_pays
-from globular.passes.cpu.products import prepared
 from globular.passes.cpu.rows import KernelRows, can_be_indexed, on_tasks
 from globular.passes.cpu.shard import CpuShard
 from globular.passes.host import SEARCHED_AT_ONCE
@@ -32,6 +32,37 @@ from globular.passes.limits import HORIZON
 
 GATHERED_ROWS = 16384
 """Least rows of a task whose rows have to be brought together, which is a call of its own; larger = fewer calls."""
+
+
+class Near(NamedTuple):
+    """What rows are compared with."""
+
+    graph: Any  # (C, G) neighbours of every cluster, itself first
+    quick: Any  # (C, D) centres in the rows' dtype
+    centers: Any  # (C, D) float64
+    norms: Any  # (C,) ‖m‖² float64
+    n_random: int  # random candidates per row
+    seed: Any  # uint64 of this iteration
+    first_row: int  # global number of row 0
+
+
+class Found(NamedTuple):
+    """What a search writes, each task from where its groups or triples begin."""
+
+    labels: Any  # (N,)
+    grouped: Any  # (N,) a copy of the labels that stays with the groups
+    moved: Any  # (3, N) of rows that change their cluster: their places in the order of groups, the clusters that they
+    # leave and those that they join
+    pairs: Any  # (2, ·) int32: c and c̃ of the triples; width 0 when no estimates are wanted
+    sums: Any  # (2, ·) float32: Σ w d and Σ w
+
+
+class Tile(NamedTuple):
+    """Scratch of a thread."""
+
+    tile: Any  # (D, ≥ G) rows' dtype, whole vectors wide; (0, ≥ G) unless columns are few
+    d: Any  # (≥ G,) rows' dtype, as wide as the tile
+    table: Any  # (G, G + 1) float64: Σ w d by winner and candidate, Σ w by winner
 
 
 @kernel
@@ -45,63 +76,50 @@ def search_neighborhoods(
     weights: Any,  # IN  (N,) or empty
     scales: Any,  # IN  (N,) or empty
     starts: Any,  # IN  (C + 1,) where each group begins
-    graph: Any,  # IN  (C, G) neighbours of every cluster, itself first
-    quick: Any,  # IN  (C, D) centres in the rows' dtype
-    centers: Any,  # IN  (C, D) float64
-    norms: Any,  # IN  (C,) ‖m‖² float64
-    n_random: int,  # IN  random candidates per row
-    seed: Any,  # IN  uint64 of this iteration
-    first_row: int,  # IN  global number of row 0
-    labels: Any,  # OUT (N,)
-    grouped: Any,  # OUT (N,) a copy of the labels that stays with the groups
-    moved: Any,  # OUT (3, N) of rows that change their cluster, from where each task begins: their places in the order
-    # of groups, and the clusters that they leave and join
-    pairs: Any,  # OUT (2, ·) int32: c and c̃ of the triples; width 0 when no estimates are wanted
-    pair_sums: Any,  # OUT (2, ·) float32: Σ w d and Σ w
+    near: Any,  # IN
+    found: Any,  # OUT
     objectives: Any,  # OUT (T,) Σ w d²
     numbers: Any,  # OUT (T, 3) distances, triples, and rows that have moved
-    tile: Scratch,  # scratch (D, ≥ G) rows' dtype, whole vectors wide; (0, ≥ G) unless columns are few
-    d: Scratch,  # scratch (≥ G,) rows' dtype, as wide as the tile
-    table: Scratch,  # scratch (G, G + 1) float64: Σ w d by winner and candidate, Σ w by winner
+    scratch: Scratch,
 ) -> None:
     """C′ = 1: the closest of the group's neighbours and of `n_random` others. O(rows · (G + n_random) · D)."""
-    n_clusters, G = graph.shape
-    estimate = pairs.shape[1] > 0
+    (n_clusters, G), graph, seed, first_row = near.graph.shape, near.graph, near.seed, near.first_row
+    d, table, moved, estimate = scratch.d, scratch.table, found.moved, found.pairs.shape[1] > 0
     task = take_number(queue)
     while task < tasks.shape[0] - 1:
         base, end = starts[tasks[task]], starts[tasks[task + 1]]
         objective, n_distances, n_pairs, n_moved = 0.0, 0, room[task], base
         for p in range(tasks[task], tasks[task + 1]):
             table[:, :] = 0
-            fill_tile(graph, p, quick, tile)
+            fill_tile(graph, p, near.quick, scratch.tile)
             for k in range(starts[p], starts[p + 1]):
                 i, r = order[k], places[k]
                 if k + AHEAD < end:
                     fetch(rows, places[k + AHEAD])
-                    if n_random:
-                        prefetch_row(quick, random_cluster(seed, first_row + order[k + AHEAD], 0, n_clusters))
+                    if near.n_random:
+                        prefetch_row(near.quick, random_cluster(seed, first_row + order[k + AHEAD], 0, n_clusters))
                 scale = scales[i] if scales.shape[0] else 1.0
                 weight = weights[i] if weights.shape[0] else 1.0
-                winner, closest, farthest = closest_neighbor(rows, r, scale, graph, p, quick, centers, norms, tile, d)
+                winner, closest, farthest = closest_neighbor(rows, r, scale, near, p, scratch)
                 label, horizon = graph[p, winner], HORIZON * farthest
                 n_distances += G
-                for t in range(n_random):
+                for t in range(near.n_random):
                     other = random_outside(seed, first_row + i, t, graph, p)
                     if other < 0:
                         continue
                     n_distances += 1
-                    distance = np.float64(quick_distance(rows, r, scale, quick, other, norms))
+                    distance = np.float64(quick_distance(rows, r, scale, near.quick, other, near.norms))
                     if distance < closest:
-                        distance = squared_distance(rows, r, scale, centers, other, norms)
+                        distance = squared_distance(rows, r, scale, near.centers, other, near.norms)
                     wins = distance < closest
                     if estimate:  # written in any case and kept if it is near: a branch here would be a coin toss
                         far = np.sqrt(max(distance, closest))
-                        write_pair(label, other, wins, weight, far, pairs, pair_sums, n_pairs)
+                        write_pair(label, other, wins, weight, far, found, n_pairs)
                         n_pairs += distance < horizon
                     if wins:
                         closest, label = distance, other
                 if label != p:
-                    labels[i] = grouped[i] = label
+                    found.labels[i] = found.grouped[i] = label
                     moved[0, n_moved], moved[1, n_moved], moved[2, n_moved] = k, p, label
                     n_moved += 1
                 objective += weight * closest
@@ -110,22 +128,21 @@ def search_neighborhoods(
                     for g in range(G):
                         table[winner, g] += weight * np.sqrt(d[g])
             if estimate:
-                n_pairs = flush_table(p, graph, table, pairs, pair_sums, n_pairs)
+                n_pairs = flush_table(p, graph, table, found, n_pairs)
         objectives[task] = objective
         numbers[task, 0], numbers[task, 1], numbers[task, 2] = n_distances, n_pairs - room[task], n_moved - base
         task = take_number(queue)
 
 
 @inline
-def closest_neighbor(
-    rows: Any, r: int, scale: float, graph: Any, p: int, quick: Any, centers: Any, norms: Any, tile: Any, d: Any
-) -> tuple[int, float, float]:
+def closest_neighbor(rows: Any, r: int, scale: float, near: Any, p: int, scratch: Any) -> tuple[int, float, float]:
     """Which neighbour of cluster p is closest, its squared distance, and that of the farthest. O(G · D).
 
-    d has all of them, in the rows' dtype but for the cluster's own; another one wins only if float64 agrees.
+    `scratch.d` has all of them, in the rows' dtype but for the cluster's own; another one wins only if float64 agrees.
     """
+    graph, centers, norms, d = near.graph, near.centers, near.norms, scratch.d
     closest = squared_distance(rows, r, scale, centers, p, norms)
-    neighbor_distances(rows, r, scale, quick, graph, p, norms, tile, d)
+    neighbor_distances(rows, r, scale, near.quick, graph, p, norms, scratch.tile, d)
     d[0] = closest
     winner, lowest, farthest = 0, d[0], d[0]
     for g in range(1, graph.shape[1]):
@@ -169,27 +186,26 @@ def _neighbor_distances(
 
 
 @inline
-def write_pair(
-    label: int, other: int, wins: Any, weight: float, distance: float, pairs: Any, pair_sums: Any, n: int
-) -> None:
+def write_pair(label: int, other: int, wins: Any, weight: float, distance: float, found: Any, n: int) -> None:
     """The triple (closest, random); or, when the random cluster wins, (winner, former closest)."""
+    pairs, sums = found.pairs, found.sums
     pairs[0, n] = other if wins else label
     pairs[1, n] = label if wins else other
-    pair_sums[0, n] = weight * distance
-    pair_sums[1, n] = weight
+    sums[0, n] = weight * distance
+    sums[1, n] = weight
 
 
 @inline
-def flush_table(p: int, graph: Any, table: Any, pairs: Any, pair_sums: Any, n_pairs: int) -> int:
+def flush_table(p: int, graph: Any, table: Any, found: Any, n_pairs: int) -> int:
     """Write the table of group p as triples; returns their new number. O(G²)."""
-    G = graph.shape[1]
+    pairs, sums, G = found.pairs, found.sums, graph.shape[1]
     for a in range(G):
         if table[a, G] <= 0:
             continue
         for b in range(G):
             if b != a:
                 pairs[0, n_pairs], pairs[1, n_pairs] = graph[p, a], graph[p, b]
-                pair_sums[0, n_pairs], pair_sums[1, n_pairs] = table[a, b], table[a, G]
+                sums[0, n_pairs], sums[1, n_pairs] = table[a, b], table[a, G]
                 n_pairs += 1
     return n_pairs
 
@@ -213,16 +229,16 @@ def closest_of_neighborhoods(
     room = tasks * (G * (G - 1)) + begins * search.n_random  # where the triples of a task begin, if it has all it may
     width = int(room[-1]) if search.estimate else 0
     triples = np.empty((4, width), dtype=np.int32)
-    pairs, sums = triples[:2], triples[2:].view(np.float32)
     moved, numbers = np.empty((3, shard.n_rows), dtype=order.dtype), np.empty((len(tasks) - 1, 3), dtype=np.int64)
-    objectives = np.empty(len(tasks) - 1)
+    objectives, seed = np.empty(len(tasks) - 1), np.uint64(search.seed)
+    near = Near(graph, quick, centers, norms, search.n_random, seed, shard.first_row)
+    found = Found(shard.labels, grouping.labels, moved, triples[:2], triples[2:].view(np.float32))
 
     def search_groups(queue: NDArray[np.int64], part: slice, rows: KernelRows, places: NDArray[np.integer]) -> None:
         search_neighborhoods(
             queue, tasks[part.start : part.stop + 1], room[part], rows, places, order, shard.weights, shard.scales,
-            starts, graph, quick, centers, norms, search.n_random, np.uint64(search.seed), shard.first_row,
-            shard.labels, grouping.labels, moved, pairs, sums, objectives[part], numbers[part], np.empty(tile, dtype),
-            np.empty(tile[1], dtype), np.empty((G, G + 1)),
+            starts, near, found, objectives[part], numbers[part],
+            Tile(np.empty(tile, dtype), np.empty(tile[1], dtype), np.empty((G, G + 1))),
         )  # fmt: skip
 
     on_tasks(shard.rows, order, begins[:-1], shard.n_threads, search_groups, lying=grouping.lying())
@@ -232,5 +248,5 @@ def closest_of_neighborhoods(
     moved[0] = move_rows(shard, grouping, moved)
     sort_when_it_pays(shard, grouping, moved.shape[1])
     shard.keep(grouping)
-    found = PairStatistics(triples[:2], triples[2:].view(np.float32))
-    return float(objectives.sum()), int(n_distances.sum()), found, moved.shape[1]
+    pairs = PairStatistics(triples[:2], triples[2:].view(np.float32))
+    return float(objectives.sum()), int(n_distances.sum()), pairs, moved.shape[1]

@@ -15,36 +15,96 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from globular.jit import Queue, Scratch, inline, kernel, new_queue, share_kernel, take_number
+from globular.jit import Queue, inline, kernel, new_queue, share_kernel, take_number
 from globular.model.graph import Graph, Search
 from globular.model.groups import group_by
 from globular.model.random import GOLDEN, random_cluster
 from globular.model.statistics import F64, Floats, HardStatistics, PairStatistics
 from globular.passes.cpu.assign.neighborhoods import closest_of_neighborhoods
+from globular.passes.cpu.cells import prepared
 from globular.passes.cpu.engine.decide import insert
 from globular.passes.cpu.engine.rows import AHEAD, fetch, quick_distance, quick_mahalanobis, squared_distance
-from globular.passes.cpu.grouped import ROWS_PER_TASK, Grouping, pack
-from globular.passes.cpu.products import prepared
-from globular.passes.cpu.rows import KernelRows, can_be_indexed, gather_rows, on_rows
+from globular.passes.cpu.grouped import ROWS_PER_TASK, Grouping
+from globular.passes.cpu.rows import KernelRows, on_rows, on_tasks
 from globular.passes.cpu.shard import CpuShard
 from globular.passes.cpu.sums import wanted_sums
 from globular.passes.host import RUN, runs_of, threads_for_runs
 from globular.passes.limits import HASH_SIZE
 from globular.seam.among import Neighbors
 from globular.seam.passes import Assign
-from globular.threads import on_all_threads, run_all
 
 TABLES_AT_ONCE = 8
 """Full tables of pairs that a thread has room for before it asks for more."""
 
 
+class Ground(NamedTuple):
+    """What rows are compared with, and how."""
+
+    graph: Any  # (C, G)
+    quick: Any  # (C, D) centres in the rows' dtype
+    norms: Any  # (C,) ‖m‖² float64
+    precisions: Any  # rows' dtype: (0, 0) none, (C, 1) or (C, D)
+    biases: Any  # (C,) rows' dtype: what log-weights and determinants add to a cost
+    n_random: int
+    seed: Any  # uint64
+    first_row: int
+    by_distance: bool  # whether Eq. 8 takes square roots of costs (distances) or costs
+
+
+class Scratch(NamedTuple):
+    """Working memory of one thread in one pass."""
+
+    keys: NDArray[np.int64]
+    """Hash table of pairs, −1 where free; length 0 when no estimates are wanted, (H,)."""
+    pair_sums: F64
+    """(H, 2)."""
+    stamps: NDArray[np.int64]
+    """The last row that looked at each cluster (rows are stamped 1 … N), (C,)."""
+    former: NDArray[np.int32]
+    costs: Floats
+    """(C′,) like `former`, in the rows' dtype."""
+    seen: NDArray[np.int32]
+    """The search space G(n), (C′·G + n_random,)."""
+    seen_costs: Floats
+
+    @classmethod
+    def make(cls, C: int, C_prime: int, G: int, search: Search, dtype: np.dtype) -> Scratch:
+        width = C_prime * G + search.n_random
+        size = max(HASH_SIZE, 1 << (4 * width).bit_length()) if search.estimate else 0
+        return cls(
+            np.full(size, -1, dtype=np.int64), np.empty((size, 2)), np.zeros(C, dtype=np.int64),
+            np.empty(C_prime, dtype=np.int32), np.empty(C_prime, dtype=dtype), np.empty(width, dtype=np.int32),
+            np.empty(width, dtype=dtype),
+        )  # fmt: skip
+
+
+class Triples(NamedTuple):
+    """What a thread has come across: triples of Eq. 8 in stretches, each of one task."""
+
+    pairs: NDArray[np.int32]
+    """c and c̃, (2, P), P no less than H / 2."""
+    sums: NDArray[np.float32]
+    """Σ w d and Σ w, (2, P)."""
+    stretches: NDArray[np.int64]
+    """Where their task begins in the order, where they begin, how many, (S, 3)."""
+
+    @classmethod
+    def make(cls, table_size: int) -> Triples:
+        n = TABLES_AT_ONCE * table_size // 2
+        return cls(
+            np.empty((2, n), dtype=np.int32), np.empty((2, n), dtype=np.float32),
+            np.empty((4 * TABLES_AT_ONCE, 3), dtype=np.int64),
+        )  # fmt: skip
+
+
 @inline
-def cost_of(rows: Any, r: int, scale: float, quick: Any, c: int, norms: Any, precisions: Any, biases: Any) -> float:
+def cost_of(rows: Any, r: int, scale: float, ground: Any, c: int) -> float:
     """−2 log p(c, x) up to a constant, in the rows' dtype; the squared distance where there are no precisions."""
+    precisions, biases = ground.precisions, ground.biases
     if precisions.shape[1] <= 1:
-        squared = quick_distance(rows, r, scale, quick, c, norms)
+        squared = quick_distance(rows, r, scale, ground.quick, c, ground.norms)
         return squared if precisions.shape[0] == 0 else squared * precisions[c, 0] + biases[c]
-    return quick_mahalanobis(rows, r, quick, c, precisions) + biases[c]
+    return quick_mahalanobis(rows, r, ground.quick, c, precisions) + biases[c]
 
 
 @kernel
@@ -78,35 +138,19 @@ def search_candidates(
     order: Any,  # IN  (N,) their numbers in the shard, grouped by their closest cluster
     weights: Any,  # IN  (N,) or empty
     scales: Any,  # IN  (N,) or empty
-    graph: Any,  # IN  (C, G)
-    quick: Any,  # IN  (C, D) centres in the rows' dtype
-    norms: Any,  # IN  (C,) ‖m‖² float64
-    precisions: Any,  # IN  rows' dtype: (0, 0) none, (C, 1) or (C, D)
-    biases: Any,  # IN  (C,) rows' dtype: what log-weights and determinants add to a cost
-    n_random: int,  # IN
-    seed: Any,  # IN
-    first_row: int,  # IN
-    by_distance: bool,  # IN  whether Eq. 8 takes square roots of costs (distances) or costs
+    ground: Any,  # IN
     members: Any,  # IN/OUT (N, C′) K(n), closest first; −1 where there is none
     n_distances: Any,  # IN/OUT (T,)
     pause: Any,  # IN/OUT (2,) where to go on: the task, −1 for the next one, and the place in the order
-    keys: Any,  # IN/OUT (H,) int64 hash table of pairs, −1 where free; length 0 when no estimates are wanted
-    pair_sums: Any,  # IN/OUT (H, 2) float64
-    stamps: Scratch,  # scratch (C,) int64, last row that looked at each cluster (rows are stamped 1 … N)
-    former: Scratch,  # scratch (C′,) int32
-    costs: Scratch,  # scratch (C′,) rows' dtype
-    seen: Scratch,  # scratch (C′·G + n_random,) int32: the search space G(n)
-    seen_costs: Scratch,  # scratch (the same,) rows' dtype
-    pairs: Any,  # OUT (2, P) int32: c and c̃ of the triples, P no less than H / 2
-    sums: Any,  # OUT (2, P) float32: Σ w d and Σ w
-    stretches: Any,  # OUT (S, 3) of triples: where their task begins in the order, where they begin, how many
+    scratch: Any,  # IN/OUT
+    triples: Any,  # OUT
 ) -> int:
     """General C′: K(n) = the C′ best of ∪ G_c, c ∈ K(n), and of `n_random` others. O(rows · C′ · G · D).
 
     The table is emptied at the end of a task, and before it is too full. Returns the number of stretches of triples,
     when all is done (`pause` is −1 then) or when there may be no room for the next ones.
     """
-    H, n_stretches, n_triples = keys.shape[0], 0, 0
+    H, n_stretches, n_triples, stretches = scratch.keys.shape[0], 0, 0, triples.stretches
     task, k = pause[0], pause[1]
     if task < 0:
         task = take_number(queue)
@@ -114,27 +158,22 @@ def search_candidates(
     while task < tasks.shape[0] - 1:
         end = tasks[task + 1]
         while k < end:
-            if H and (n_triples + H // 2 > pairs.shape[1] or n_stretches == stretches.shape[0]):
+            if H and (n_triples + H // 2 > triples.pairs.shape[1] or n_stretches == stretches.shape[0]):
                 pause[0], pause[1] = task, k
                 return n_stretches
             n_held = 0
-            while k < end and (H == 0 or n_held + seen.shape[0] <= H // 2):
+            while k < end and (H == 0 or n_held + scratch.seen.shape[0] <= H // 2):
                 i = order[k]
                 if k + AHEAD < end:
                     fetch(rows, places[k + AHEAD])
-                n_seen = search_row(
-                    rows, places[k], scales[i] if scales.shape[0] else 1.0, graph, quick, norms, precisions, biases,
-                    n_random, seed, first_row + i, i, members, stamps, former, costs, seen, seen_costs,
-                )  # fmt: skip
+                n_seen = search_row(rows, places[k], scales[i] if scales.shape[0] else 1.0, i, ground, members, scratch)
                 n_distances[task] += n_seen
                 weight = weights[i] if weights.shape[0] else 1.0
                 if H and weight > 0:
-                    n_held += collect_pairs(
-                        members[i, 0], graph.shape[0], weight, by_distance, seen, seen_costs, n_seen, keys, pair_sums
-                    )
+                    n_held += collect_pairs(members[i, 0], weight, ground, n_seen, scratch)
                 k += 1
             if n_held:
-                drain_pairs(graph.shape[0], keys, pair_sums, pairs, sums, n_triples)
+                drain_pairs(ground.graph.shape[0], scratch, triples, n_triples)
                 stretches[n_stretches, 0], stretches[n_stretches, 1] = tasks[task], n_triples
                 stretches[n_stretches, 2] = n_held
                 n_triples += n_held
@@ -146,28 +185,23 @@ def search_candidates(
 
 
 @inline
-def search_row(
-    rows: Any, r: int, scale: float, graph: Any, quick: Any, norms: Any, precisions: Any, biases: Any, n_random: int,
-    seed: Any, number: int, i: int, members: Any, stamps: Any, former: Any, costs: Any, seen: Any, seen_costs: Any,
-) -> int:  # fmt: skip
+def search_row(rows: Any, r: int, scale: float, i: int, ground: Any, members: Any, scratch: Any) -> int:
     """K(n) of one row; returns how many clusters it has looked at. O(C′ · G · D)."""
-    n_seen = search_space(members, i, graph, n_random, seed, number, stamps, former, seen)
-    n_kept = 0
+    n_seen = search_space(members, i, ground.graph, ground.n_random, ground.seed, ground.first_row + i, scratch)
+    n_kept, seen, seen_costs = 0, scratch.seen, scratch.seen_costs
     for s in range(n_seen):
-        seen_costs[s] = cost_of(rows, r, scale, quick, seen[s], norms, precisions, biases)
-        n_kept = insert(seen_costs[s], seen[s], costs, members[i], n_kept)
+        seen_costs[s] = cost_of(rows, r, scale, ground, seen[s])
+        n_kept = insert(seen_costs[s], seen[s], scratch.costs, members[i], n_kept)
     for a in range(n_kept, members.shape[1]):
         members[i, a] = -1
     return n_seen
 
 
 @inline
-def search_space(
-    members: Any, i: int, graph: Any, n_random: int, seed: Any, number: int, stamps: Any, former: Any, seen: Any
-) -> int:
+def search_space(members: Any, i: int, graph: Any, n_random: int, seed: Any, number: int, scratch: Any) -> int:
     """G(n) = ∪ G_c, c ∈ K(n), and `n_random` others, each once; returns how many. `former` becomes K(n). O(C′ · G)."""
-    stamp = np.int64(i) + 1
-    n_seen = 0
+    stamps, former, seen = scratch.stamps, scratch.former, scratch.seen
+    stamp, n_seen = np.int64(i) + 1, 0
     for a in range(former.shape[0]):
         former[a] = members[i, a]
     for a in range(former.shape[0]):
@@ -191,17 +225,15 @@ def search_space(
 
 
 @inline
-def collect_pairs(
-    closest: Any, n_clusters: int, weight: float, by_distance: bool, seen: Any, seen_costs: Any, n_seen: int, keys: Any,
-    pair_sums: Any,
-) -> int:  # fmt: skip
+def collect_pairs(closest: Any, weight: float, ground: Any, n_seen: int, scratch: Any) -> int:
     """Add what one row says about its closest cluster and the others it has seen; returns how many are new."""
     n_new = 0
     for s in range(n_seen):
-        if seen[s] != closest:
-            value = np.float64(seen_costs[s])
-            value = np.sqrt(max(value, 0.0)) if by_distance else value
-            n_new += collect_pair(np.int64(closest) * n_clusters + seen[s], weight, value, keys, pair_sums)
+        if scratch.seen[s] != closest:
+            value = np.float64(scratch.seen_costs[s])
+            value = np.sqrt(max(value, 0.0)) if ground.by_distance else value
+            key = np.int64(closest) * ground.graph.shape[0] + scratch.seen[s]
+            n_new += collect_pair(key, weight, value, scratch.keys, scratch.pair_sums)
     return n_new
 
 
@@ -223,12 +255,13 @@ def collect_pair(key: Any, weight: float, value: float, keys: Any, pair_sums: An
 
 
 @inline
-def drain_pairs(n_clusters: int, keys: Any, pair_sums: Any, pairs: Any, sums: Any, n: int) -> None:
+def drain_pairs(n_clusters: int, scratch: Any, triples: Any, n: int) -> None:
     """Move the hash table's entries into triples, in table order, from triple n on. O(H)."""
+    keys, pairs, sums = scratch.keys, triples.pairs, triples.sums
     for slot in range(keys.shape[0]):
         if keys[slot] >= 0:
             pairs[0, n], pairs[1, n] = keys[slot] // n_clusters, keys[slot] % n_clusters
-            sums[0, n], sums[1, n] = pair_sums[slot, 0], pair_sums[slot, 1]
+            sums[0, n], sums[1, n] = scratch.pair_sums[slot, 0], scratch.pair_sums[slot, 1]
             keys[slot] = -1
             n += 1
 
@@ -316,95 +349,37 @@ def search_candidates_of(
     n, C = shard.n_rows, len(centers)
     dtype = shard.rows.dtype if costs.dtype is None else costs.dtype
     norms, _, quick = prepared(centers, 1.0, dtype, shard.n_threads)
-    precisions, biases = costs.search_precisions.astype(dtype), costs.search_biases.astype(dtype)
+    ground = Ground(
+        graph, quick, norms, costs.search_precisions.astype(dtype), costs.search_biases.astype(dtype), search.n_random,
+        np.uint64(search.seed), shard.first_row, costs.by_distance,
+    )  # fmt: skip
     _, order = group_by(shard.labels, C, shard.n_threads)
     tasks = np.append(np.arange(0, n, ROWS_PER_TASK), n)
-    n_distances, found = np.zeros(len(tasks) - 1, dtype=np.int64), list[_Triples]()
+    n_distances, found = np.zeros(len(tasks) - 1, dtype=np.int64), list[Triples]()
 
     def search_tasks(queue: NDArray[np.int64], part: slice, rows: KernelRows, places: NDArray[np.integer]) -> None:
-        scratch = _Scratch.make(C, members.shape[1], graph.shape[1], search, dtype)
-        mine, pause = list[_Triples](), np.full(2, -1, dtype=np.int64)
+        scratch = Scratch.make(C, members.shape[1], graph.shape[1], search, dtype)
+        mine, pause = list[Triples](), np.full(2, -1, dtype=np.int64)
         while not mine or pause[0] >= 0:
-            triples = _Triples.make(len(scratch.keys))
+            triples = Triples.make(len(scratch.keys))
             n_stretches = search_candidates(
-                queue, tasks[part.start : part.stop + 1], rows, places, order, shard.weights, shard.scales, graph,
-                quick, norms, precisions, biases, search.n_random, np.uint64(search.seed), shard.first_row,
-                costs.by_distance, members, n_distances[part], pause, *scratch, *triples,
+                queue, tasks[part.start : part.stop + 1], rows, places, order, shard.weights, shard.scales, ground,
+                members, n_distances[part], pause, scratch, triples,
             )  # fmt: skip
             mine.append(triples._replace(stretches=triples.stretches[:n_stretches]))
         found.extend(mine)
 
-    if can_be_indexed(shard.rows):
-        queue, rows = new_queue(), shard.rows.kernel_rows(0, n)
-        threads = min(shard.n_threads, len(n_distances))
-        on_all_threads(lambda: search_tasks(queue, slice(0, len(n_distances)), rows, order), threads, calls_blas=False)
-    else:
-        within = np.arange(n, dtype=order.dtype) % ROWS_PER_TASK
-
-        def gathered(t: int) -> None:
-            rows = gather_rows(shard.rows, order[tasks[t] : tasks[t + 1]])
-            search_tasks(new_queue(), slice(t, t + 1), rows, within)
-
-        run_all(gathered, range(len(n_distances)), shard.n_threads)
-    return int(n_distances.sum()), _joined(found, shard.n_threads)
+    on_tasks(shard.rows, order, tasks[:-1], shard.n_threads, search_tasks, one_call=False)
+    return int(n_distances.sum()), _joined(found)
 
 
-class _Scratch(NamedTuple):
-    """Working memory of one thread in one pass."""
-
-    keys: NDArray[np.int64]
-    pair_sums: F64
-    stamps: NDArray[np.int64]
-    former: NDArray[np.int32]
-    costs: Floats
-    seen: NDArray[np.int32]
-    seen_costs: Floats
-
-    @classmethod
-    def make(cls, C: int, C_prime: int, G: int, search: Search, dtype: np.dtype) -> _Scratch:
-        width = C_prime * G + search.n_random
-        size = max(HASH_SIZE, 1 << (4 * width).bit_length()) if search.estimate else 0
-        return cls(
-            np.full(size, -1, dtype=np.int64), np.empty((size, 2)), np.zeros(C, dtype=np.int64),
-            np.empty(C_prime, dtype=np.int32), np.empty(C_prime, dtype=dtype), np.empty(width, dtype=np.int32),
-            np.empty(width, dtype=dtype),
-        )  # fmt: skip
-
-
-class _Triples(NamedTuple):
-    """What a thread has come across: triples of Eq. 8 in stretches, each of one task."""
-
-    pairs: NDArray[np.int32]
-    sums: NDArray[np.float32]
-    stretches: NDArray[np.int64]
-
-    @classmethod
-    def make(cls, table_size: int) -> _Triples:
-        n = TABLES_AT_ONCE * table_size // 2
-        return cls(
-            np.empty((2, n), dtype=np.int32), np.empty((2, n), dtype=np.float32),
-            np.empty((4 * TABLES_AT_ONCE, 3), dtype=np.int64),
-        )  # fmt: skip
-
-
-def _joined(found: list[_Triples], n_threads: int) -> PairStatistics:
+def _joined(found: list[Triples]) -> PairStatistics:
     """All triples in the order of their tasks, whoever has done these."""
-    stretches = np.concatenate([triples.stretches for triples in found])
-    order = np.argsort(stretches[:, 0], kind="stable")
-    sizes, to = stretches[order, 2], np.empty(len(order), dtype=np.int64)
-    to[order] = np.cumsum(sizes) - sizes
-    pairs, sums = np.empty((2, sizes.sum()), dtype=np.int32), np.empty((2, sizes.sum()), dtype=np.float32)
-    ends = np.cumsum([len(triples.stretches) for triples in found])
-
-    def pack_buffer(b: int) -> None:
-        triples = found[b]
-        _, begins, sizes = np.ascontiguousarray(triples.stretches.T)
-        places = to[ends[b] - len(begins) : ends[b]]
-        pack(new_queue(), begins, sizes, places, triples.pairs, pairs)
-        pack(new_queue(), begins, sizes, places, triples.sums, sums)
-
-    run_all(pack_buffer, range(len(found)), n_threads)
-    return PairStatistics(pairs, sums)
+    stretches = [(*stretch, triples) for triples in found for stretch in triples.stretches.tolist()]
+    stretches.sort(key=lambda stretch: stretch[0])
+    pairs = [np.empty((2, 0), dtype=np.int32), *(t.pairs[:, begin : begin + n] for _, begin, n, t in stretches)]
+    sums = [np.empty((2, 0), dtype=np.float32), *(t.sums[:, begin : begin + n] for _, begin, n, t in stretches)]
+    return PairStatistics(np.concatenate(pairs, axis=1), np.concatenate(sums, axis=1))
 
 
 def _settle_hard(shard: CpuShard, centers: F64, members: NDArray[np.int32]) -> tuple[float, int]:

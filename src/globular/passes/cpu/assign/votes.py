@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from globular.jit import Queue, inline, kernel, take_number, twin
-from globular.jit.prefetch import prefetch_row
+from globular.jit.memory import prefetch_row
 from globular.model.columns import Ballots
 from globular.model.groups import group_by
 from globular.model.nested import NestedStatistics

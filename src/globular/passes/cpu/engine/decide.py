@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from globular.jit import inline, kernel
-from globular.jit.bits import float_bits
+from globular.jit.memory import float_bits
 from globular.passes.cpu.engine.rows import squared_distance
 
 TILE = 64

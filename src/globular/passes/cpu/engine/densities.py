@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from globular.jit import inline, kernel
-from globular.jit.bits import bits_float, float_bits
 from globular.jit.blas import add_symmetric, multiply_by_triangle, multiply_rows
+from globular.jit.memory import bits_float, float_bits
 
 TILE, LINE = 128, 136
 """Rows whose differences are taken at once, and numbers from one line of them to the next: lines a power of two apart

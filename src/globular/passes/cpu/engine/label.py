@@ -15,10 +15,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from globular.jit import inline, kernel, kernel_apart, twin
-from globular.jit.bits import float_bits
-from globular.jit.prefetch import prefetch_row
+from globular.jit.memory import as_read_only, float_bits, prefetch_row
 from globular.jit.tiles import ROWS, lowest_of_rows, lowest_of_scores
-from globular.jit.views import as_read_only
 from globular.passes.cpu.engine.rows import multiply_csr_row, squared_distance
 
 CENTER_CHUNK = 1024
@@ -175,6 +173,8 @@ class Given(NamedTuple):
     weights: Any  # (n,) or empty
     scales: Any  # (n,) or empty
     offset: Any  # (D,) subtracted from dense rows; empty if there is none
+    about: Any  # (1, D) the same, or zeros
+    about_norm: Any  # (1,) its squared length where rows are sparse: 0
 
 
 class Block(NamedTuple):

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from globular.jit import inline, kernel, twin
-from globular.jit.prefetch import prefetch_row
+from globular.jit.memory import prefetch_row
 
 CANCELLED = 2.0**-10
 """Share of ‖m‖² below which a squared distance to m, its square expanded, has lost too many digits."""

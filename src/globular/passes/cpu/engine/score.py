@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from globular.jit import inline, kernel
 from globular.jit.blas import multiply_rows
-from globular.jit.prefetch import prefetch_row
+from globular.jit.memory import prefetch_row
 from globular.passes.cpu.engine.rows import copy_row, length, multiply_csr_row, row_length
 
 AHEAD = 4

@@ -13,10 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from globular.jit import Queue, Scratch, inline, kernel, take_number
-from globular.jit.bits import order_key
 from globular.jit.blas import multiply_rows
-from globular.jit.prefetch import prefetch_row
-from globular.jit.views import as_matrix
+from globular.jit.memory import as_matrix, order_key, prefetch_row
 from globular.model.cells import CenterCells
 from globular.model.statistics import F64
 from globular.passes.cpu.assign.probe import closest_cells

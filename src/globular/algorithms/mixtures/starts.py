@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from scipy.optimize import linear_sum_assignment
 from scipy.spatial.distance import cdist
-from sklearn.utils import check_array
 
 from globular.algorithms import seeding
 from globular.algorithms.kmeans.lloyd import TOLERANCE, KMeansOptions, lloyd
@@ -20,8 +19,7 @@ from globular.algorithms.mixtures.pipeline import search_start
 from globular.algorithms.mixtures.probing import settle_seeds
 from globular.algorithms.seeding.common import Seeds
 from globular.algorithms.seeding.named import SEEDINGS, Start, Starting, automatic, draw_seeds
-from globular.algorithms.steps import Step, mapped, to_the_last
-from globular.model.covariances import FAMILIES
+from globular.algorithms.steps import Finding, mapped, to_the_last
 from globular.model.gaussian import GaussianParameters
 from globular.model.statistics import F64
 from globular.seam.shard import Shard
@@ -68,22 +66,6 @@ class GivenStart:
     """Mean log-likelihood of a row, or its bound, that the last fit ended with."""
 
     @classmethod
-    def check(cls, weights: Any, means: Any, precisions: Any, C: int, D: int, covariance_type: str) -> GivenStart:
-        """From `weights_init`, `means_init` and `precisions_init`; an error names the one that is wrong."""
-        family = FAMILIES[covariance_type]
-        covariances = None
-        if precisions is not None:
-            given = checked_shape(precisions, family.shape(C, D), "precisions_init", f"{covariance_type} precision")
-            if not family.is_positive(given):
-                raise ValueError(f"precisions_init: '{covariance_type} precision' should be {family.requirement}")
-            covariances = np.asarray(family.inverse(given))
-        if weights is not None:
-            weights = checked_shares(weights, C, "weights_init", "weights")
-        if means is not None:
-            means = checked_shape(means, (C, D), "means_init", "means")
-        return cls(covariance_type, weights, means, covariances)
-
-    @classmethod
     def of(cls, mixture: GaussianParameters) -> GivenStart:
         """All parts of a mixture."""
         return cls(mixture.covariance_type, mixture.weights, mixture.means, mixture.covariances)
@@ -117,52 +99,58 @@ class GivenStart:
         return linear_sum_assignment(cdist(mixture.covariances.reshape(C, -1), self.covariances.reshape(C, -1)))[1]
 
 
+@dataclass(frozen=True, slots=True)
+class StartOptions:
+    """What a mixture shall start from."""
+
+    n_components: int
+    init_params: str
+    """"random" or one of `MEANS_METHODS`."""
+    given: GivenStart
+    random_state: np.random.RandomState
+
+    @property
+    def searches(self) -> bool:
+        """Whether nothing is given, and a start is searched for."""
+        return self.init_params == "kmeans" and self.given.is_empty
+
+    def rng(self) -> np.random.Generator:
+        """The next source of random numbers."""
+        return np.random.default_rng(self.random_state.randint(2**31, size=4))
+
+
 def starting_mixture(
-    shard: Shard,
-    n_components: int,
-    init_params: str,
-    given: GivenStart,
-    options: EMOptions,
-    random_state: np.random.RandomState,
-    *,
-    rough: bool = False,
-) -> Generator[Step[Any], None, GaussianParameters]:
+    shard: Shard, options: EMOptions, how: StartOptions, *, rough: bool = False
+) -> Finding[GaussianParameters]:
     """A start by `init_params`, except for what was given; a `rough` one for EM on parts of the rows first.
 
     Deviation: where scikit-learn puts single rows ("k-means++", "random_from_data") or k-means labels beside given
     means, here every row counts for the mean it is closest to, so that weights and covariances belong to the means.
     """
+    given, n_components, init_params = how.given, how.n_components, how.init_params
     complete = given.complete()
     if complete is not None:
         return complete
     if given.means is not None:
         found = start_from_means(shard, given.means, given.covariance_type, options)
     elif init_params == "random":
-        found = start_at_random(shard, n_components, given.covariance_type, options, random_state)
-    elif init_params == "kmeans" and given.is_empty:
-        rng = np.random.default_rng(random_state.randint(2**31, size=4))
-        return (yield from search_start(shard, n_components, given.covariance_type, options, rng, rough=rough))
+        found = start_at_random(shard, n_components, given.covariance_type, options, how.random_state)
+    elif how.searches:
+        return (yield from search_start(shard, n_components, given.covariance_type, options, how.rng(), rough=rough))
     else:
-        rng = np.random.default_rng(random_state.randint(2**31, size=4))
-        means = yield from MEANS_METHODS[init_params](shard, n_components, rng)
+        means = yield from MEANS_METHODS[init_params](shard, n_components, how.rng())
         found = start_from_means(shard, means, given.covariance_type, options)
     return given.replace(found)
 
 
 def variational_means(
-    shard: Shard,
-    n_components: int,
-    init_params: str,
-    given: F64 | None,
-    options: VariationalOptions,
-    rng: np.random.Generator,
-    *,
-    probes: bool,
+    shard: Shard, how: StartOptions, options: VariationalOptions, rng: np.random.Generator, *, probes: bool
 ) -> Starting:
     """Means by `init_params`, unless they are given, for a variational mixture: no pass looks at all components.
 
     With "kmeans" the rows are labelled, by the kind of k-means that searches as the mixture will.
     """
+    given, n_components, init_params = how.given.means, how.n_components, how.init_params
     if given is not None:
         return Start(given, "array")
     if init_params == "random":
@@ -194,24 +182,3 @@ def _variational_kmeans(shard: Shard, seeds: Start, options: VariationalOptions,
     steps = to_the_last(variational_kmeans(shard, seeds.centers, hard, rng, graph))
     found = (yield from mapped(steps, lambda step: step.holding(step.model.centers))).model
     return replace(seeds, centers=found.centers, graph=found.graph, labelled=True)
-
-
-def checked_shape(values: Any, shape: tuple[int, ...], name: str, what: str = "") -> F64:
-    """A copy of values that a user gave as a float64 array; an error names the argument, and `what` it is elsewhere."""
-    array = np.asarray(values)
-    if array.shape != shape:
-        wanted = f". The parameter '{what}' should have the shape of {shape}, but got {array.shape}"
-        raise ValueError(f"{name} has shape {array.shape}{wanted if what else f', expected {shape}'}")
-    flat: F64 = check_array(array.reshape(1, -1), dtype=np.float64, input_name=name, copy=True)
-    return flat.reshape(shape)
-
-
-def checked_shares(values: Any, n: int, name: str, what: str = "") -> F64:
-    """The same for n numbers that add up to 1, but for what the user has rounded."""
-    shares = checked_shape(values, (n,), name, what)
-    if (shares < 0).any() or abs(shares.sum() - 1.0) > 1e-6:
-        raise ValueError(
-            f"{name} must be at least 0 and add up to 1, "
-            f"got a smallest of {shares.min():.6g} and a sum of {shares.sum():.6g}"
-        )
-    return np.asarray(shares / shares.sum())

@@ -394,7 +394,7 @@ def center_scores(shard: CpuShard, centers: F64 | ColumnMeans, n_rows: int) -> C
 def _dense(shard: CpuShard, centers: F64) -> ScoreCenters:
     C, offset = len(centers), shard.origin
     with np.errstate(over="ignore"):  # kernels see by themselves where scores overflow
-        product = CellProduct(shard, centers, np.arange(C), np.array([0, C])).centers
+        product = CellProduct(shard, centers, np.arange(C), np.array([0, C]), across=True).centers
     longest = np.sqrt(float(product.score_norms.max()) * (1.0 + 4.0 * product.unit))
     return ScoreCenters(product, np.empty(0), offset, longest, 0.0)
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from globular.jit import inline, kernel
-from globular.jit.blas import multiply_rows
+from globular.jit.blas import multiply, multiply_rows
 from globular.jit.prefetch import prefetch_row
-from globular.passes.cpu.engine.rows import copy_row, length, multiply_csr_row, row_length
+from globular.passes.cpu.engine.rows import AHEAD, copy_row, length, multiply_csr_row, row_length
 
-AHEAD = 4
-"""Rows before its turn that the memory of one is asked for."""
+THIN = 8
+"""Columns up to which rows are multiplied by our own kernel: BLAS would mostly pack and unpack."""
 
 
 class Visit(NamedTuple):
@@ -101,7 +101,9 @@ def score_block(
                 prefetch_row(rows[0], at[k + AHEAD])
             copy_row(rows[0], at[k], offset, scratch.seen, k)
             scratch.lengths[k] = length(scratch.seen[k], 0, scratch.seen.shape[1])
-        if centers.across:
+        if centers.across and scratch.seen.shape[1] > THIN and width == centers.factors.shape[1]:
+            multiply(scratch.seen, centers.factors, scores)
+        elif centers.across:
             for k in range(m):
                 few_columns_scores(scratch.seen, k, centers.factors, first, scores[k])
         else:

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 _REASONS = {
     "compiled into kernels, which `tests/passes` hold to their oracles": """
-        kernels.* passes.cpu.engine.*
-        model.random: GOLDEN MIX1 MIX2
+        passes.cpu.engine.*
+        passes.cpu.center_scores: SAFETY TINY LARGEST
         passes.cpu.cells: HEAT
         passes.limits: HORIZON
     """,
@@ -74,6 +74,7 @@ _REASONS = {
         algorithms.kmeans.balance: ROWS_AT_ONCE
         algorithms.mixtures.missing: NUMBERS_PER_BLOCK
         algorithms.ward: NUMBERS_AT_ONCE
+        passes.cpu.plain: ROWS_PER_BLOCK
     """,
     "what a parameter is where it is not given": """
         algorithms.kmeans.nested_choices: BATCH_ROWS BATCH_ROWS_PER_CLUSTER

@@ -24,7 +24,7 @@ from globular.model.groups import group_by
 from globular.model.statistics import F64, Floats
 from globular.passes.cpu.engine.decide import TILE, insert, lower_block
 from globular.passes.cpu.engine.rows import squared_distance
-from globular.passes.cpu.engine.score import THIN, Centers, Visit, Workspace, score_block
+from globular.passes.cpu.engine.score import Centers, Visit, Workspace, score_block
 from globular.passes.cpu.grouped import ROWS_PER_TASK
 from globular.passes.cpu.rows import CSRRows, KernelRows, in_place, on_rows, on_tasks, picked_in_place
 from globular.passes.cpu.shard import CpuShard
@@ -42,6 +42,8 @@ CENTERS_AT_ONCE = 256
 """Most centres that a block of rows is compared with at once, whole tiles; larger = larger products, and fewer rows."""
 SECONDS_PER_ROW = 1e-7
 """Of a row and the centres of a cell, about: in 2 columns it is 0.08 µs, in 32 it is 0.3."""
+THIN = 8
+"""Columns up to which rows are multiplied by our own kernel: BLAS would mostly pack and unpack."""
 AS_THEY_ARE = np.empty(0, dtype=np.intp)
 """An order of centres."""
 
@@ -305,7 +307,7 @@ class CellProduct:
     """Centres in the order of their cells, prepared for products with rows.
 
     `members` are the centres in that order; cell g is members[starts[g]:starts[g + 1]]. Labels begin with `base`.
-    `across`: factors lie column by column, which suits products with all centres at once.
+    `at_once`: factors lie column by column, which suits products with all centres at once.
     """
 
     def __init__(
@@ -315,13 +317,14 @@ class CellProduct:
         members: NDArray[np.intp],
         starts: NDArray[np.intp],
         base: int = 0,
-        across: bool = False,
+        at_once: bool = False,
     ) -> None:
         self._shard, self._dtype = shard, shard.rows.dtype
         centers = np.ascontiguousarray(centers, dtype=np.float64)
         starts = np.asarray(starts, dtype=np.int64)
         info = np.finfo(self._dtype)
-        across = across or isinstance(shard.rows, CSRRows) or 0 < shard.n_columns <= THIN
+        few = isinstance(shard.rows, CSRRows) or 0 < shard.n_columns <= THIN
+        across = 1 if few else 2 if at_once else 0
         norms, score_norms, factors = prepared(centers, -2.0, self._dtype, shard.n_threads, members, shard.origin)
         factors = cast(Floats, np.ascontiguousarray(factors.T) if across else factors)
         self.centers = Centers(

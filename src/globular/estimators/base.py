@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterator
 from functools import cache
+from inspect import isfunction
 from numbers import Integral
 from typing import Any, ClassVar, Self
 
@@ -42,7 +43,8 @@ class Estimator(BaseEstimator):
 
     def __init_subclass__(cls, **settings: Any) -> None:
         super().__init_subclass__(**settings)
-        cls.__doc__ = filled(cls.__doc__) if cls.__doc__ else None
+        for each in (cls, *filter(isfunction, vars(cls).values())):
+            each.__doc__ = filled(each.__doc__) if each.__doc__ else None
 
     def __sklearn_is_fitted__(self) -> bool:
         """Whether there was a fit; attributes alone, set by hand, are an error that names the remedy."""

@@ -81,17 +81,14 @@ class ChunkyGaussianMixture(ConditionalMixture):
     n_candidates : int, "auto" or None, default="auto"
         Components that each cell looks at, found by way of their neighbours; None is all of them, "auto" 5 from 400
         components on.
-    weights : {"learned", "equal"}, default="learned"
-        Whether components have mixing weights of their own.
+    {weights}
     tol : float, default=1e-3
         EM on given cells has settled when the mean bound of a row changes by less; on the last cells by less than a
         tenth of it.
-    reg_covar : float or "auto", default="auto"
-        Added to the variances; see :class:`GaussianMixture`.
+    {reg_covar}
     max_iter : int, default=1000
         Most EM steps of one run; 0 leaves the mixture where it starts.
-    n_init : int, default=1
-        Number of runs from different starts, of which the best is kept.
+    {n_runs}
     init : {"kmeans", "k-means++", "random", "random_from_data", "greedy"} or array, default="kmeans"
         How to find the starting means, all on the first cells: k-means centres of the cells, k-means++ seeds, near the
         mean of all rows, random cells (the best of up to four draws after some steps); or grow the mixture from one
@@ -110,10 +107,7 @@ class ChunkyGaussianMixture(ConditionalMixture):
         Cells of the last iteration; all rows if it was polished.
     lower_bound_ : float
         Mean bound of a row (weighted) at the parameters the last iteration began with.
-    lower_bounds_ : list of float
-        The same for every iteration of the best run.
-    history_ : :class:`globular.model.history.History`
-        One record per iteration of the best run; objectives are bounds of all rows.
+    {lower_bounds_, history_}
     n_distances_ : int
         Densities of a cell under a component evaluated in the whole fit, the starting point apart.
 

@@ -56,12 +56,7 @@ class ConditionalMixture(MixtureEstimator):
 
         Parameters
         ----------
-        X : array, data frame, source or path
-        min_log_density : float, optional
-            Rows whose log-density (`score_samples`) is below are noise, and get −1.
-        missing : bool, default=False
-            Whether NaN is a value that is not known: such rows, in memory, are judged by the columns that are known of
-            them. Otherwise NaN is an error.
+        {X, min_log_density, missing}
         """
         if not missing:
             return super().predict(X, min_log_density=min_log_density)
@@ -73,9 +68,7 @@ class ConditionalMixture(MixtureEstimator):
 
         Parameters
         ----------
-        X : array, data frame, source or path
-        missing : bool, default=False
-            Whether NaN is a value that is not known; see `predict`.
+        {X, missing}
         """
         return self._judged(X, "probabilities") if missing else super().predict_proba(X)
 
@@ -85,9 +78,7 @@ class ConditionalMixture(MixtureEstimator):
 
         Parameters
         ----------
-        X : array, data frame, source or path
-        missing : bool, default=False
-            Whether NaN is a value that is not known; then it is the log-density of the known columns.
+        {X, missing}
         """
         return self._judged(X, "log_densities") if missing else super().score_samples(X)
 
@@ -96,11 +87,7 @@ class ConditionalMixture(MixtureEstimator):
 
         Parameters
         ----------
-        X : array, data frame, source or path
-        y : ignored
-        sample_weight : array of shape (n_samples,), optional
-        missing : bool, default=False
-            Whether NaN is a value that is not known; then it is the log-density of the known columns.
+        {X, y, sample_weight, missing}
         """
         if not missing:
             return super().score(X, y, sample_weight)
@@ -125,9 +112,7 @@ class ConditionalMixture(MixtureEstimator):
 
         Parameters
         ----------
-        X : array, data frame, source or path
-        missing : bool, default=False
-            Whether NaN is a value that is not known; see `score`.
+        {X, missing}
 
         Examples
         --------

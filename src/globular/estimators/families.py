@@ -151,14 +151,12 @@ class VonMisesFisherMixture(FamilyMixture):
     smoothing : float, default=1e-3
         Every component counts some rows at the mean of all rows beside its own, this share of the rows that a
         component has on average: the conjugate prior, which keeps components from shrinking to a point.
-    weights : {"learned", "equal"}, default="learned"
-        Whether components have mixing weights of their own.
+    {weights}
     tol : float, default=1e-3
         Stop when the mean log-likelihood of a row changes by less.
     max_iter : int, default=100
         Most iterations of one run; 0 leaves the mixture where it starts.
-    n_init : int, default=1
-        Number of runs from different starts, of which the best is kept.
+    {n_runs}
     init_params : {"kmeans", "k-means++", "random_from_data"}, default="kmeans"
         How to find a start, on a part of the rows where these are many: the best of a few runs of k-means with the
         cosine; seeds; or random rows.

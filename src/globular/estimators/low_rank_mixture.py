@@ -57,10 +57,7 @@ class LowRankGaussianMixture(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
         covariance is then ``inv(T) @ diag(noise) @ inv(T).T`` with one unit lower triangular T, taken from the rows
         within k-means cells, and `noise` says what has a variance beside what the columns before say of it
         ("spherical": all columns in units of what they share). The fit keeps a copy of the rows.
-    n_candidates : int, default=5
-        C′, the components that each row keeps.
-    tol : float, default=1e-3
-        Stop when the mean lower bound of a row has changed by less than this in three iterations running.
+    {n_candidates, tol_of_bound}
     reg_covar : float or "auto", default="auto"
         Added to the variances of the noise, those of a column given the ones before it if noise is correlated; see
         :class:`GaussianMixture`.
@@ -71,9 +68,7 @@ callable, default="auto"
         Starting means: the name of a seeding, improved by swaps and k-means steps; an array of shape (n_components,
         n_features), which stays as it is; or a function ``(X, n_components, random_state) -> array``. Factors begin as
         the principal components of their cells.
-    n_init : int, default=1
-        Number of runs from different starts, of which the best is kept.
-    {max_time, random_state, warm_start, verbose, callbacks, n_threads}
+    {n_runs, max_time, random_state, warm_start, verbose, callbacks, n_threads}
 
     Attributes
     ----------
@@ -88,10 +83,8 @@ callable, default="auto"
         The most likely component of every row; from 500 components on, of those found by way of cells.
     lower_bound_ : float
         Mean free energy of a row, a lower bound of its log-likelihood, at the parameters the last iteration began with.
-    lower_bounds_ : list of float
-        The same for every iteration of the best run. With ``reg_covar=0`` it never falls.
-    history_ : :class:`globular.model.history.History`
-        One record per iteration of the best run; objectives are free energies of all rows.
+        With ``reg_covar=0`` it never falls.
+    {lower_bounds_, history_}
     n_distances_ : int
         Densities (or distances) of a row and a component evaluated in the whole fit, its start apart.
     converged_, n_iter_, stopped_
@@ -237,11 +230,7 @@ callable, default="auto"
 
         Parameters
         ----------
-        X : array, data frame, source or path
-        exact : bool, default=True
-            False looks only at the components of a few of about √C cells of means.
-        min_log_density : float, optional
-            Rows whose log-density (`score_samples`) is below are noise, and get −1.
+        {X, exact, min_log_density}
         """
         found = self._answer(X, "components", partial(self._asked, exact=exact))
         return self._without_noise(X, found, min_log_density, exact=exact)
@@ -252,9 +241,7 @@ callable, default="auto"
 
         Parameters
         ----------
-        X : array, data frame, source or path
-        exact : bool, default=True
-            False gives a lower bound from the `n_candidates` components that are found by way of cells.
+        {X, bounded}
         """
         return self._answer(X, "log_densities", partial(self._asked, exact=exact))
 
@@ -267,9 +254,7 @@ callable, default="auto"
 
         Parameters
         ----------
-        X : array, data frame, source or path
-        exact : bool, default=True
-            See `predict`.
+        {X, exact}
         """
         check_is_fitted(self)
         return self._answer(X, "factors", partial(self._asked, exact=exact), self.loadings_.shape[1])

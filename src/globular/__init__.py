@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from globular import callbacks, coresets, datasets, export, io, plotting, report, seeding
     from globular.estimators.chunky_mixture import ChunkyGaussianMixture
     from globular.estimators.families import BernoulliMixture, PoissonMixture, VonMisesFisherMixture
-    from globular.estimators.infinite_counts import InfiniteMultinomialMixture
-    from globular.estimators.infinite_mixture import InfiniteGaussianMixture
+    from globular.estimators.infinite_mixture import InfiniteGaussianMixture, InfiniteMultinomialMixture
     from globular.estimators.kmeans import KMeans, k_means
     from globular.estimators.low_rank_mixture import LowRankGaussianMixture
     from globular.estimators.mixture import GaussianMixture
@@ -41,7 +40,7 @@ _HOMES = {
     "ChunkyGaussianMixture": "globular.estimators.chunky_mixture",
     "LowRankGaussianMixture": "globular.estimators.low_rank_mixture",
     "InfiniteGaussianMixture": "globular.estimators.infinite_mixture",
-    "InfiniteMultinomialMixture": "globular.estimators.infinite_counts",
+    "InfiniteMultinomialMixture": "globular.estimators.infinite_mixture",
     "VonMisesFisherMixture": "globular.estimators.families",
     "PoissonMixture": "globular.estimators.families",
     "BernoulliMixture": "globular.estimators.families",

@@ -33,7 +33,7 @@ from sklearn.base import BaseEstimator
 from globular.algorithms import seeding as methods
 from globular.algorithms.seeding import HierarchicalSeeds
 from globular.algorithms.steps import result_of
-from globular.estimators.arguments import Metric, RandomState, check_metric, generator, positive_number, whole_number
+from globular.estimators.checks import Metric, RandomState, check_metric, generator, positive_number, whole_number
 from globular.estimators.inputs import Input, open_input
 
 __all__ = ["HierarchicalSeeds", "afk_mc2", "hierarchical", "kmeans_parallel", "kmeans_plus_plus", "random"]

@@ -35,7 +35,7 @@ from globular.algorithms.kmeans.path import GrowingOptions, grow
 from globular.algorithms.mixtures.path import Candidate, PathOptions, finest_first, fit_path
 from globular.algorithms.mixtures.pipeline import draw_part
 from globular.algorithms.seeding.common import evenly_spread_masses
-from globular.estimators.arguments import generator, whole_number
+from globular.estimators.checks import generator, whole_number
 from globular.estimators.inputs import Input, mean_variance, open_input
 from globular.estimators.kmeans import KMeans
 from globular.estimators.mixture import GaussianMixture

@@ -79,8 +79,7 @@ _REASONS = {
             MOST_CELLS_PER_COMPONENT MOST_STARTS TRIAL_STEPS DENSITIES_PER_ROW
         estimators.devices: _CUDA
         estimators.infinite_base: NESTED_COMPONENTS FIXED_COMPONENTS POLISHING_STEPS TIMES_SOWN SMALLEST_LEAF
-            LARGEST_LEAF
-        estimators.infinite_priors: LEAST_SCALE
+            LARGEST_LEAF LEAST_SCALE
         estimators.mixture_starts: _KMEANS_ITERATIONS
         estimators.mixtures: N_CANDIDATES
         estimators.variational_mixture: N_NEIGHBORS

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from globular.cli import options
 from globular.cli.inputs import dask_workers, on_workers, open_weighted, split_columns, with_standard_input
-from globular.cli.models import Model, check_found, model_there, new_model, set_given, size_of
+from globular.cli.options import Model, check_found, model_there, new_model, set_given, size_of
 from globular.cli.select import find_size
 from globular.cli.shared import INTERRUPTED, check_output, output, print_next, print_table, refuse_input, say
 

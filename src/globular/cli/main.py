@@ -14,9 +14,8 @@ from typing import Annotated, Any
 import typer
 
 from globular._version import __version__
-from globular.cli.coreset import coreset
 from globular.cli.demo import demo
-from globular.cli.export import export, report
+from globular.cli.export import coreset, export, report
 from globular.cli.fit import fit
 from globular.cli.info import info
 from globular.cli.predict import predict

@@ -11,7 +11,7 @@ import typer
 
 from globular.cli import options
 from globular.cli.inputs import open_weighted, split_columns, with_standard_input
-from globular.cli.models import size_of
+from globular.cli.options import size_of
 from globular.cli.shared import check_output, output, print_next, printable, say
 
 if TYPE_CHECKING:

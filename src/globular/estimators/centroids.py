@@ -20,12 +20,11 @@ from globular.algorithms.kmeans.probing import LEAST_RECALL, WIDE_SEARCH, find_l
 from globular.algorithms.seeding.named import STARTS
 from globular.algorithms.steps import Step, in_units
 from globular.data.open import as_source
-from globular.estimators.arguments import checked_limit
 from globular.estimators.base import Estimator
 from globular.estimators.certificates import Certificate, of_centers
+from globular.estimators.checks import check_common, check_indices, checked_floats, checked_limit
 from globular.estimators.devices import where_x_is
 from globular.estimators.distributed import lazily
-from globular.estimators.fitted import check_common, check_indices, checked_floats
 from globular.estimators.inputs import Input, open_input
 from globular.estimators.memory import check_allocation
 from globular.estimators.parameters import AUTO, FROM_ONE, Constraints, one_of

@@ -15,7 +15,7 @@ from globular.algorithms.mixtures.exponential import (
     search_start,
     start_from_means,
 )
-from globular.estimators.fitted import checked_floats
+from globular.estimators.checks import checked_floats
 from globular.estimators.inputs import Input, open_input
 from globular.estimators.mixture_starts import GivenStart, checked_shape
 from globular.estimators.mixtures import MixtureEstimator, Run, Starting

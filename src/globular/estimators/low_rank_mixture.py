@@ -14,8 +14,8 @@ from globular.algorithms.kmeans.variational import VariationalOptions
 from globular.algorithms.mixtures.em import EMOptions, covariance_limits
 from globular.algorithms.mixtures.low_rank import find_low_rank_members, low_rank_em, start_low_rank
 from globular.algorithms.seeding.named import STARTS
+from globular.estimators.checks import checked_floats
 from globular.estimators.distributed import lazily
-from globular.estimators.fitted import checked_floats
 from globular.estimators.inputs import Input
 from globular.estimators.memory import check_allocation, low_rank_bytes
 from globular.estimators.mixture import GaussianMixture

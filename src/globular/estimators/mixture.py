@@ -21,9 +21,9 @@ from globular.algorithms.mixtures.stepwise import Candidates, Learned, one_batch
 from globular.algorithms.steps import Step
 from globular.data.some_rows import choose_rows
 from globular.errors import DeviceError
+from globular.estimators.checks import checked_floats
 from globular.estimators.chunky_mixture import ChunkyGaussianMixture, resolved_candidates
 from globular.estimators.conditional import ConditionalMixture, checked_parameters
-from globular.estimators.fitted import checked_floats
 from globular.estimators.inputs import Input, mean_variance, open_incomplete
 from globular.estimators.mixture_starts import STARTS, GivenStart, starting_mixture, variational_means
 from globular.estimators.mixtures import N_CANDIDATES, Run, Starting

@@ -20,11 +20,17 @@ from globular.algorithms.kmeans import variational
 from globular.algorithms.mixtures import chunky, em, nested
 from globular.algorithms.mixtures.em import EMOptions, covariance_limits
 from globular.algorithms.steps import Step, in_units, mapped, result_of
-from globular.estimators.arguments import checked_limit, rows_to_draw
 from globular.estimators.base import Estimator
+from globular.estimators.checks import (
+    check_common,
+    check_components,
+    check_indices,
+    checked_floats,
+    checked_limit,
+    rows_to_draw,
+)
 from globular.estimators.devices import where_x_is
 from globular.estimators.distributed import lazily
-from globular.estimators.fitted import check_common, check_components, check_indices, checked_floats
 from globular.estimators.inputs import Input, mean_variance, open_input
 from globular.estimators.memory import check_allocation, mixture_bytes
 from globular.estimators.mixture_starts import GivenStart

@@ -106,9 +106,7 @@ missing : bool, default=False
     Whether NaN is a value that is not known: such rows, in memory, are judged by the columns that are known of them,
     with the log-density of these, and by all components. Otherwise NaN is an error.
 """
-DESCRIPTIONS = {
-    entry.split()[0]: re.sub(r"^\w+ = ", "", entry) for entry in re.split(r"\n(?=\w)", _TEXT.strip())
-}
+DESCRIPTIONS = {entry.split()[0]: re.sub(r"^\w+ = ", "", entry) for entry in re.split(r"\n(?=\w)", _TEXT.strip())}
 """The description of a parameter by its name, for estimators that have it with this type and default."""
 _NAMES_IN_BRACES = re.compile(r"^( *)\{(\w+(?:, \w+)*)\}$", re.MULTILINE)
 

@@ -14,7 +14,7 @@ from globular.algorithms.kmeans.swaps import swapped_start
 from globular.algorithms.kmeans.variational import HardModel, VariationalOptions, start_rows, variational_kmeans
 from globular.algorithms.steps import Step
 from globular.estimators.centroids import CentroidEstimator
-from globular.estimators.fitted import check_indices
+from globular.estimators.checks import check_indices
 from globular.estimators.inputs import Input, mean_variance
 from globular.estimators.memory import variational_bytes
 from globular.estimators.parameters import DEVICE, FROM_ONE, Constraints, Number, one_of

@@ -24,10 +24,10 @@ from globular.algorithms.seeding.named import STARTS, Start
 from globular.algorithms.steps import Step
 from globular.errors import DeviceError
 from globular.estimators.certificates import Certificate, of_mixture
+from globular.estimators.checks import check_indices
 from globular.estimators.conditional import ConditionalMixture
 from globular.estimators.devices import where_x_is
 from globular.estimators.distributed import lazily
-from globular.estimators.fitted import check_indices
 from globular.estimators.inputs import Input
 from globular.estimators.memory import mixture_bytes, variational_bytes
 from globular.estimators.mixture_starts import GivenStart, settled

@@ -26,9 +26,8 @@ from globular.data.open import as_source
 from globular.io.files import check_file, write_whole
 from globular.model.history import Record
 from globular.report import figures
-from globular.report.clusters import Clusters, centers_of, describe_clusters
+from globular.report.clusters import Clusters, Scan, centers_of, describe_clusters, scan
 from globular.report.pictures import Pictures, in_single, n_exemplars_for, parse_images, picture_clusters
-from globular.report.scan import Scan, scan
 
 _SCRIPTS = ("arrays.js", "charts.js", "map.js", "panel.js", "main.js")
 _GRID = 65535

@@ -1,20 +1,69 @@
-"""Fitted attributes on their way to passes and kernels, which do not ask whether shapes agree.
+"""Checks of what users give to functions and methods, and of fitted attributes on their way to passes and kernels.
 
-A user may set an attribute by hand, and a file may hold anything: what is not right is one `ValueError` that names the
-attribute.
+Kernels do not ask whether shapes agree. A user may set an attribute by hand, and a file may hold anything: what is not
+right is one `ValueError` that names it. (Parameters of estimators are checked by `parameters`.)
 """
 
 from __future__ import annotations
 
-from numbers import Real
-from typing import Any
+from numbers import Integral, Real
+from operator import index
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from sklearn.utils import check_random_state
 
 from globular.model.history import History
 from globular.model.statistics import F64
 from globular.threads import resolve_threads
+
+RandomState = int | np.random.RandomState | np.random.Generator | None
+Metric = Literal["euclidean", "cosine"]
+
+
+def whole_number(name: str, value: Any, what: str = "a whole number of at least 1") -> int:
+    """A whole number of at least 1, or an error that says what the argument must be."""
+    if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:
+        raise ValueError(f"{name}={value!r} must be {what}")
+    return int(value)
+
+
+def rows_to_draw(n_samples: Any) -> int:
+    """The argument of `sample`, refused as scikit-learn does."""
+    n_rows = 0 if isinstance(n_samples, bool) else index(n_samples)
+    if n_rows < 1:
+        raise ValueError(f"Invalid value for 'n_samples': {n_samples!r}, it must be a whole number of at least 1")
+    return n_rows
+
+
+def positive_number(name: str, value: Any) -> float:
+    """A finite number above 0."""
+    if isinstance(value, bool) or not isinstance(value, Real) or not 0 < float(value) < np.inf:
+        raise ValueError(f"{name}={value!r} must be a number above 0")
+    return float(value)
+
+
+def checked_limit(name: str, value: Any) -> float:
+    """A number of any size, infinity included."""
+    if isinstance(value, bool) or not isinstance(value, Real) or np.isnan(float(value)):
+        raise ValueError(f"{name} must be a number, got {value!r}")
+    return float(value)
+
+
+def check_metric(metric: Any) -> None:
+    """Refuse what is no name of a metric."""
+    if metric not in ("euclidean", "cosine"):
+        raise ValueError(f'metric={metric!r} must be "euclidean" or "cosine"')
+
+
+def generator(random_state: RandomState) -> np.random.Generator:
+    """The source of all draws of one call; a given generator is used, and advanced, as it is."""
+    if isinstance(random_state, np.random.Generator):
+        return random_state
+    if isinstance(random_state, bool):
+        raise ValueError(f"random_state={random_state!r} must be a whole number, a RandomState, a Generator or None")
+    return np.random.default_rng(check_random_state(random_state).randint(2**31, size=4))
 
 
 def checked_array(value: Any, name: str, shape: tuple[int | None, ...], kinds: str = "fiu") -> NDArray[Any]:

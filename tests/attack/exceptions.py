@@ -25,8 +25,6 @@ _REASONS = {
     """,
     "how many bytes something takes, for a message": """
         estimators.memory.*
-        algorithms.kmeans.nested_choices: FIXED_BYTES
-        algorithms.kmeans.pipeline: FIXED_BYTES
         passes.limits: NODES_PER_LEAF_SIZE
         estimators.kmeans: CARD_BYTES_PER_PROBE
     """,

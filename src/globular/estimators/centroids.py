@@ -26,7 +26,7 @@ from globular.estimators.checks import check_common, check_indices, checked_floa
 from globular.estimators.devices import where_x_is
 from globular.estimators.distributed import lazily
 from globular.estimators.inputs import Input, open_input
-from globular.estimators.memory import check_allocation
+from globular.estimators.memory import check_allocation, fit_bytes
 from globular.estimators.parameters import AUTO, FROM_ONE, Constraints, one_of
 from globular.estimators.running import Fit, warn_user
 from globular.estimators.starts import filled_up, of_unit_length, spare_centers
@@ -35,7 +35,8 @@ from globular.model.statistics import F64, I64
 from globular.seam.among import ALL, Probe
 from globular.seam.answers import NEAREST, Centers, Nearest, Own
 from globular.seam.passes import Assign, Labels
-from globular.seam.shard import answer
+from globular.seam.shard import Shard, answer
+from globular.threads import resolve_threads
 
 TIMED_ROWS = (1024, 16384)
 """Rows, and more of them, whose labelling is timed where a fit has a time limit."""
@@ -110,9 +111,10 @@ class CentroidEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clust
                 f"n_samples={data.n_rows} should be >= n_clusters={self.n_clusters}; ask for fewer clusters"
             )
 
-    def _most_bytes(self, data: Input) -> int | None:
-        """The most memory that a fit takes beside X, where that is known."""
-        return None
+    def _most_bytes(self, data: Input) -> int:
+        """The most memory that a fit takes beside X."""
+        n_threads = resolve_threads(self.n_threads)
+        return fit_bytes(data.n_rows, data.n_columns, self.n_clusters * data.n_columns, 10, n_threads)
 
     @property
     def _n_init(self) -> int:
@@ -242,28 +244,23 @@ class CentroidEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clust
         max_distance : float, optional
             Rows that are farther from their centre are noise, and get the label −1.
         """
+        shard = self._labelled(X, exact=exact)
+        labels = np.asarray(shard.labels)
         if not return_distance and max_distance is None:
-            return where_x_is(X, self._labels(X, exact))
-        labels, distances = self._labels_and_distances(X, exact)
+            return where_x_is(X, labels)
+        distances = self._distance(answer(shard, Own(self._centers()), "squares"))
         if max_distance is not None:
             labels = np.where(distances > checked_limit("max_distance", max_distance), np.int32(-1), labels)
         return (where_x_is(X, labels), where_x_is(X, distances)) if return_distance else where_x_is(X, labels)
 
-    def _labels(self, X: Any, exact: bool) -> Labels:
+    def _labelled(self, X: Any, *, exact: bool) -> Shard:
+        """The rows with their labels, by all centres or by those of a few cells."""
+        shard, centers = self._open(X, None, reset=False).shard, self._centers()
         if exact:
-            return np.asarray(self._assign(X, None)[0])
-        data = self._open(X, None, reset=False)
-        find_labels(data.shard, self._centers(), np.random.default_rng(0))
-        return np.asarray(data.shard.labels)
-
-    def _labels_and_distances(self, X: Any, exact: bool = True) -> tuple[Labels, F64]:
-        """The closest centre of every row, and the distance to it."""
-        data, centers = self._open(X, None, reset=False), self._centers()
-        if exact:
-            data.shard.run(Assign(centers, want="labels"))
+            shard.run(Assign(centers, want="labels"))
         else:
-            find_labels(data.shard, centers, np.random.default_rng(0))
-        return np.asarray(data.shard.labels), self._distance(answer(data.shard, Own(centers), "squares"))
+            find_labels(shard, centers, np.random.default_rng(0))
+        return shard
 
     def _distance(self, squares: F64) -> F64:
         """Distances by ‖x − μ‖², which is twice the cosine distance of rows of unit length."""
@@ -350,8 +347,9 @@ class CentroidEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clust
         >>> model.medoids(X).tolist()
         [1, 3]
         """
-        labels, distances = self._labels_and_distances(X)
-        order = np.lexsort((distances, labels))
+        shard = self._labelled(X, exact=True)
+        labels = np.asarray(shard.labels)
+        order = np.lexsort((self._distance(answer(shard, Own(self._centers()), "squares")), labels))
         found, first = np.unique(labels[order], return_index=True)
         medoids = np.full(len(self.cluster_centers_), -1, dtype=np.int64)
         medoids[found] = order[first]
@@ -377,18 +375,14 @@ class CentroidEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clust
 
     def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
         """Minus the sum of squared distances of the rows to their closest centres (larger is better)."""
-        return -self._assign(X, sample_weight)[1]
+        data = self._open(X, sample_weight, reset=False)
+        return -data.shard.run(Assign(self._centers(), want="labels")).objective * data.unit
 
     def _open(self, X: Any, sample_weight: Any, *, reset: bool) -> Input:
         return open_input(
             self, X, sample_weight, reset=reset, unit_rows=self.metric == "cosine", n_threads=self.n_threads,
             at_least=self.n_clusters if reset else 1,
         )  # fmt: skip
-
-    def _assign(self, X: Any, sample_weight: Any) -> tuple[Labels, float]:
-        data = self._open(X, sample_weight, reset=False)
-        statistics = data.shard.run(Assign(self._centers(), want="labels"))
-        return data.shard.labels, statistics.objective * data.unit
 
     def _centers(self) -> F64:
         return checked_floats(self.cluster_centers_, "cluster_centers_", (None, self.n_features_in_))

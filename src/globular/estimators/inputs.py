@@ -104,31 +104,51 @@ def open_input(
     if not reset and "n_features_in_" not in vars(estimator):
         check_is_fitted(estimator)
     device = device_for(estimator, X)
-    if device != "cpu":
-        return _open_on_card(estimator, X, sample_weight, device, reset, unit_rows, n_threads, at_least)
-    given = tell(X)
-    source = given.open()
+    on_card = device != "cpu"
+    over: Any = partial(shard_on_card, device=device)
+    if not on_card:
+        over = partial(shard_over, n_threads=resolve_threads(n_threads))
+    given = None if lies_on_card(X) else tell(X)
+    source = None if given is None else given.open()
+    accept_sparse &= not on_card
     check = partial(validated, estimator, source=source, reset=reset, accept_sparse=accept_sparse, n_threads=n_threads)
-    if are_on_workers(given):
+    if given is None:
+        rows = X
+    elif are_on_workers(given):
+        if on_card:
+            raise DeviceError(f"device={device!r}: rows on Dask workers stay there; leave device='auto'")
         check(sample_of(X) if source is None else source.take(FIRST))
         return _open_on_workers(estimator, given, sample_weight, unit_rows, n_threads)
-    if source is None or _fits(source):
-        matrix = rows = check(given.value if source is None else source.whole())
-        n_rows = matrix.shape[0]
+    elif source is None or (_fits(source) and not on_card):
+        rows = check(given.value if source is None else source.whole())
     else:
         check(source.take(FIRST))
-        matrix, rows, n_rows = None, source, source.n_rows
-        logger.info("%s: streamed", source.name)
-    if reset and "feature_names_in_" in vars(estimator):
-        _warn_of_ids(estimator, rows if matrix is None else matrix)
+        rows = source
+    in_memory = not (on_card or isinstance(rows, Source))
+    if on_card:
+        rows = rows_on_card(rows, device, at_least, estimator._card_bytes_per_row)
+        if given is None and not has_columns_of(estimator, rows, reset=reset):
+            raise ValueError(
+                f"X has {rows.shape[1]} features, but {type(estimator).__name__} is expecting "
+                f"{estimator.n_features_in_} features as input"
+            )
+        sample_weight = sample_weight.cpu().numpy() if hasattr(sample_weight, "cpu") else sample_weight
+    else:
+        if not in_memory:
+            logger.info("%s: streamed", rows.name)
+        if reset and "feature_names_in_" in vars(estimator):
+            _warn_of_ids(estimator, rows)
+    n_rows = rows.n_rows if isinstance(rows, Source) else rows.shape[0]
     weights = Weights.of(check_weights(sample_weight, n_rows), at_least, are_counts=are_counts)
-    over = partial(shard_over, unit_rows=unit_rows, n_threads=resolve_threads(n_threads))
-    left_out = weights.left_out(lambda numbers: over(choose_rows(rows, numbers)))
     counted = choose_rows(rows, weights.rows)
-    shard = over(counted, weights.values)
+    shard: Shard = over(counted, weights.values, unit_rows=unit_rows)
+    if on_card and reset:
+        check_card_memory(shard, at_least, estimator._card_bytes_per_row)
     return Input(
-        shard, working_dtype(rows.dtype), shard.n_rows, shard.n_columns, None if matrix is None else counted, left_out,
-        weights.unit, is_streamed=matrix is None,
+        shard, shard.dtype if on_card else working_dtype(rows.dtype), shard.n_rows, shard.n_columns,
+        counted if in_memory else None,
+        weights.left_out(lambda numbers: over(choose_rows(rows, numbers), None, unit_rows=unit_rows)),
+        weights.unit, is_streamed=not (on_card or in_memory),
     )  # fmt: skip
 
 
@@ -163,47 +183,6 @@ def _warn_of_ids(estimator: Any, rows: Any) -> None:
             f"by {remedy}",
             UserWarning,
         )
-
-
-def _open_on_card(
-    estimator: Any,
-    X: Any,
-    sample_weight: Any,
-    device: str,
-    reset: bool,
-    unit_rows: bool,
-    n_threads: int | None,
-    at_least: int,
-) -> Input:
-    """A shard on a card over a tensor there, an array or files, which are read block by block."""
-    needed = at_least, estimator._card_bytes_per_row
-    if not lies_on_card(X):
-        given = tell(X)
-        source = given.open()
-        if are_on_workers(given):
-            raise DeviceError(f"device={device!r}: rows on Dask workers stay there; leave device='auto'")
-        checked = validated(
-            estimator, given.value if source is None else source.take(FIRST), source, reset=reset, accept_sparse=False,
-            n_threads=n_threads,
-        )  # fmt: skip
-        rows = rows_on_card(checked if source is None else source, device, *needed)
-    else:
-        rows = rows_on_card(X, device, *needed)
-        if not has_columns_of(estimator, rows, reset=reset):
-            raise ValueError(
-                f"X has {rows.shape[1]} features, but {type(estimator).__name__} is expecting "
-                f"{estimator.n_features_in_} features as input"
-            )
-    if hasattr(sample_weight, "cpu"):
-        sample_weight = sample_weight.cpu().numpy()
-    n_rows = rows.n_rows if isinstance(rows, Source) else len(rows)
-    weights = Weights.of(check_weights(sample_weight, n_rows), at_least)
-    over = partial(shard_on_card, device=device, unit_rows=unit_rows)
-    shard = over(choose_rows(rows, weights.rows), weights.values)
-    if reset:
-        check_card_memory(shard, *needed)
-    left_out = weights.left_out(lambda numbers: over(choose_rows(rows, numbers), None))
-    return Input(shard, shard.dtype, shard.n_rows, shard.n_columns, left_out=left_out, unit=weights.unit)
 
 
 def _fits(source: Source) -> bool:

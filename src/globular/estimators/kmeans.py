@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from globular.algorithms.kmeans.pipeline import ALGORITHMS, QUALITIES, PipelineOptions, kmeans, most_bytes
+from globular.algorithms.kmeans.pipeline import ALGORITHMS, QUALITIES, PipelineOptions, kmeans
 from globular.algorithms.seeding.named import Start
 from globular.algorithms.steps import Step, mapped
 from globular.estimators.centroids import CentroidEstimator
@@ -157,9 +157,6 @@ class KMeans(CentroidEstimator):
             return start
 
         return kmeans(data.shard, seed, options, random_state)
-
-    def _most_bytes(self, data: Input) -> int:
-        return most_bytes(self.n_clusters, data.n_rows, data.n_columns)
 
     @property
     def _card_bytes_per_row(self) -> int:

@@ -17,7 +17,7 @@ from globular.algorithms.seeding.named import STARTS
 from globular.estimators.checks import checked_floats
 from globular.estimators.distributed import lazily
 from globular.estimators.inputs import Input
-from globular.estimators.memory import check_allocation, low_rank_bytes
+from globular.estimators.memory import check_allocation, fit_bytes
 from globular.estimators.mixture import GaussianMixture
 from globular.estimators.mixture_starts import GivenStart, settled
 from globular.estimators.mixtures import N_CANDIDATES, MixtureEstimator, Run, Starting
@@ -28,6 +28,7 @@ from globular.model.covariances.families import with_factors
 from globular.model.gaussian import GaussianParameters
 from globular.model.low_rank import NOISES, LowRankParameters, isotropic_factors
 from globular.model.statistics import F64, I64
+from globular.passes.limits import COSTS_AT_ONCE, NOMINEES
 from globular.seam.answers import Blurred, LowRank
 from globular.seam.passes import Labels
 from globular.seam.shard import Shard, answer
@@ -174,10 +175,11 @@ callable, default="auto"
         return isotropic_factors(means, variance, self._q(means.shape[1]))
 
     def _most_bytes(self, data: Input) -> int:
-        return low_rank_bytes(
-            data.n_rows, data.n_columns, self.n_components, self._q(data.n_columns), C_prime=self._C_prime,
-            n_threads=resolve_threads(self.n_threads), correlated=self.correlated_noise,
-        )  # fmt: skip
+        (N, D), n_threads = (data.n_rows, data.n_columns), resolve_threads(self.n_threads)
+        # candidates with densities and their order; a copy of the rows in the coordinates of the noise, and matrices
+        n_words = 8 + 6 * (self._C_prime + NOMINEES) + D * self.correlated_noise
+        n_numbers = self.n_components * D * (1 + self._q(D)) + 2 * D * D * self.correlated_noise
+        return fit_bytes(N, D, n_numbers, n_words, n_threads) + 32 * COSTS_AT_ONCE * n_threads
 
     def _publish_mixture(self, mixture: Any, dtype: np.dtype[Any]) -> None:
         columns = mixture.in_columns(resolve_threads(self.n_threads))

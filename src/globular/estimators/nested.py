@@ -304,7 +304,8 @@ class NestedMiniBatchKMeans(CentroidEstimator):
         yield from nested_kmeans(data.shard, start.centers, self._options(settings, variance), rng)
 
     def _most_bytes(self, data: Input) -> int:
-        return self._settings(data).most_bytes()
+        sampled = min(self._settings(data).init_rows, data.n_rows)  # as they are, twice
+        return super()._most_bytes(data) + 2 * data.dtype.itemsize * sampled * data.n_columns
 
     def _n_runs(self) -> int:
         return 1  # `n_init` counts starts here

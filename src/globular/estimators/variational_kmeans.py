@@ -16,7 +16,7 @@ from globular.algorithms.steps import Step
 from globular.estimators.centroids import CentroidEstimator
 from globular.estimators.checks import check_indices
 from globular.estimators.inputs import Input, mean_variance
-from globular.estimators.memory import variational_bytes
+from globular.estimators.memory import fit_bytes, words_of_neighbors
 from globular.estimators.parameters import DEVICE, FROM_ONE, Constraints, Number, one_of
 from globular.estimators.starts import starting_centers
 from globular.model.graph import Graph
@@ -132,10 +132,9 @@ class VariationalKMeans(CentroidEstimator):
         yield from variational_kmeans(data.shard, chosen.centers, options, rng, graph)
 
     def _most_bytes(self, data: Input) -> int:
-        return variational_bytes(
-            data.n_rows, data.n_columns, self.n_clusters, self.n_neighbors, min(self.n_candidates, self.n_clusters),
-            self.n_random, itemsize=data.dtype.itemsize, n_threads=resolve_threads(self.n_threads),
-        )  # fmt: skip
+        C, D, G = self.n_clusters, data.n_columns, min(self.n_neighbors, self.n_clusters)
+        n_words = words_of_neighbors(min(self.n_candidates, C), self.n_random)
+        return fit_bytes(data.n_rows, D, C * (D + G * G), n_words, resolve_threads(self.n_threads))
 
     def _take_preparation(self, centers: F64, data: Input, spare: Callable[[], F64]) -> None:
         super()._take_preparation(centers, data, spare)

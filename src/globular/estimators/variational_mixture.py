@@ -29,7 +29,7 @@ from globular.estimators.conditional import ConditionalMixture
 from globular.estimators.devices import where_x_is
 from globular.estimators.distributed import lazily
 from globular.estimators.inputs import Input
-from globular.estimators.memory import mixture_bytes, variational_bytes
+from globular.estimators.memory import fit_bytes, mixture_bytes, words_of_neighbors
 from globular.estimators.mixture_starts import GivenStart, settled
 from globular.estimators.mixtures import N_CANDIDATES, Run, Starting
 from globular.estimators.parameters import DEVICE, FROM_ONE, Constraints, one_of
@@ -210,14 +210,11 @@ callable, default="auto"
         return Run(steps, start.mixture)
 
     def _most_bytes(self, data: Input) -> int:
-        size, n_threads = (data.n_rows, data.n_columns, self.n_components), resolve_threads(self.n_threads)
-        C_prime = min(self.n_candidates, self.n_components)
-        most = mixture_bytes(*size, self.covariance_type, C_prime=C_prime, n_threads=n_threads)
+        size, options, n_threads = (data.n_rows, data.n_columns), self._options(), resolve_threads(self.n_threads)
+        C, C_prime = self.n_components, options.C_prime
+        most = mixture_bytes(*size, C, self.covariance_type, C_prime=C_prime, n_threads=n_threads)
         if self._choose_search() != "probing":  # pairs of components, as in k-means
-            options = self._options()
-            most += variational_bytes(
-                *size, options.G, C_prime, options.n_random, itemsize=data.dtype.itemsize, n_threads=n_threads
-            )
+            most += fit_bytes(*size, C * options.G**2, words_of_neighbors(C_prime, options.n_random), n_threads)
         return most
 
     def _choose_search(self) -> str:

@@ -13,7 +13,7 @@ from globular.algorithms.kmeans.balance import Assignment, balanced
 from globular.algorithms.ward import ward_linkage
 from globular.estimators.centroids import CentroidEstimator
 from globular.estimators.checks import checked_floats, checked_limit
-from globular.estimators.devices import where_x_is
+from globular.estimators.elsewhere import where_x_is
 from globular.estimators.memory import check_allocation
 from globular.export import centers_from
 from globular.model.statistics import F64, I64

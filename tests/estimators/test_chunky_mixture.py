@@ -24,7 +24,7 @@ from globular.datasets import separated_mixture
 from globular.errors import MemoryBudgetError
 from globular.estimators import chunky_mixture, inputs, mixture
 from globular.estimators.chunky_mixture import CHUNKY_STARTS, resolved_candidates, resolved_max_cells
-from globular.estimators.mixture_starts import GivenStart
+from globular.estimators.starts import GivenStart
 from globular.model.covariances import FAMILIES
 from globular.model.statistics import F64
 from makers import blobs, in_form, weights_for

@@ -615,7 +615,7 @@ def test_all_workers_killed_at_once(fragile: Client) -> None:
 
 
 def test_lazy_answers_outlive_the_worker_that_has_the_model(fragile: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("globular.estimators.distributed._SMALL_MODEL", 0)
+    monkeypatch.setattr("globular.estimators.elsewhere._SMALL_MODEL", 0)
     rows = blobs(N, C=5, D=D)
     model = KMeans(5, random_state=0).fit(rows)
     with fragile.as_current():

@@ -29,7 +29,7 @@ from globular.data.open import as_source
 from globular.errors import FitInterruptedWarning
 from globular.estimators import inputs, variational_mixture
 from globular.estimators.mixture import GaussianMixture
-from globular.estimators.mixture_starts import STARTS
+from globular.estimators.starts import STARTS
 from globular.model.covariances import FAMILIES
 from globular.model.history import Record
 from globular.passes.many.stream import StreamShard

@@ -11,7 +11,7 @@ from scipy.stats import multivariate_normal
 from sklearn.mixture import GaussianMixture as SklearnMixture
 
 import globular
-from globular.estimators.mixture_starts import GivenStart
+from globular.estimators.starts import GivenStart
 from globular.kernels.cholesky import invert_factors
 from globular.kernels.joint import load_features
 from globular.model.chunks import Chunks

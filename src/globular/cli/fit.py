@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
 
 from globular.cli import options
 from globular.cli.inputs import dask_workers, on_workers, open_weighted, split_columns, with_standard_input
@@ -17,29 +19,86 @@ if TYPE_CHECKING:
     from globular.model.history import History, Record
 
 
+def _number_of_clusters(text: str | None) -> int | str | None:
+    """A whole number, or auto."""
+    if text is None or text == "auto":
+        return text
+    if not text.isdecimal() or int(text) < 1:
+        raise typer.BadParameter(f"{text!r} is not a whole number of at least 1, nor auto")
+    return int(text)
+
+
 def fit(
     data: options.DataArgument,
-    folder: options.ModelFolderOption,
-    n_clusters: options.ClustersOption = None,
-    model: options.ModelOption = None,
-    algorithm: options.AlgorithmOption = None,
-    init: options.InitOption = None,
-    n_init: options.RunsOption = None,
-    quality: options.QualityOption = None,
-    metric: options.MetricOption = None,
-    covariance_type: options.CovarianceOption = None,
-    settings: options.SettingsOption = None,
-    max_iter: options.IterationsOption = None,
-    max_time: options.SecondsOption = None,
-    tol: options.TolOption = None,
+    folder: Annotated[
+        Path, typer.Option("--output", "-o", metavar="MODEL", help="Folder for the model.", show_default=False)
+    ],
+    n_clusters: Annotated[
+        Any,
+        typer.Option(
+            "-k",
+            "--clusters",
+            metavar="N",
+            parser=str,
+            callback=_number_of_clusters,
+            help="Number of clusters, or auto (see globular select); for infinite mixtures the most, if any.",
+        ),
+    ] = None,
+    model: Annotated[
+        Model | None, typer.Option("--model", help=f"What to fit: {', '.join(Model)}; kmeans by default.")
+    ] = None,
+    algorithm: Annotated[
+        str | None,
+        typer.Option(
+            "--algorithm",
+            help="auto (default); exact, lloyd or probing for kmeans, em, nested, variational or chunky for gmm.",
+        ),
+    ] = None,
+    init: Annotated[
+        str | None,
+        typer.Option("--init", help="Seeding: auto, k-means++, hierarchical, random …; by name as in Python."),
+    ] = None,
+    n_init: Annotated[
+        int | None, typer.Option("--n-init", metavar="N", min=1, help="Runs from different starts; the best is kept.")
+    ] = None,
+    quality: Annotated[
+        str | None, typer.Option("--quality", help="For kmeans with many clusters: fast, balanced (default) or best.")
+    ] = None,
+    metric: Annotated[
+        str | None, typer.Option("--metric", help="For the k-means models: euclidean (default) or cosine.")
+    ] = None,
+    covariance_type: Annotated[
+        str | None,
+        typer.Option("--covariance-type", help="For Gaussian mixtures: tied_spherical, spherical, diag, tied or full."),
+    ] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="NAME=VALUE", help="Any other parameter of the model, as in Python; repeatable."),
+    ] = None,
+    max_iter: Annotated[int | None, typer.Option("--max-iter", metavar="N", min=0, help="Most iterations.")] = None,
+    max_time: Annotated[float | None, typer.Option("--max-time", metavar="SECONDS", help="Most seconds.")] = None,
+    tol: Annotated[
+        float | None, typer.Option("--tol", metavar="X", help="Smallest change that is worth going on for.")
+    ] = None,
     seed: options.SeedOption = None,
     threads: options.ThreadsOption = None,
-    device: options.DeviceOption = None,
+    device: Annotated[
+        str | None, typer.Option("--device", help="Where to compute: auto (default), cpu, cuda or cuda:N.")
+    ] = None,
     weights: options.WeightsOption = None,
     columns: options.ColumnsOption = None,
-    labels: options.LabelsOption = None,
-    checkpoint_every: options.CheckpointOption = None,
-    resume: options.ResumeOption = False,
+    labels: Annotated[
+        Path | None, typer.Option("--labels", metavar="FILE", help="Also write the labels (.npy .npz .csv .parquet).")
+    ] = None,
+    checkpoint_every: Annotated[
+        float | None,
+        typer.Option(
+            "--checkpoint-every", metavar="SECONDS", help="Seconds between two saves of the unfinished model."
+        ),
+    ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on from the model in MODEL if there is one; iterations count anew.")
+    ] = False,
     force: options.ForceOption = False,
     scheduler: options.SchedulerOption = None,
     workers: options.WorkersOption = None,

@@ -75,7 +75,9 @@ def checked_array(value: Any, name: str, shape: tuple[int | None, ...], kinds: s
         raise ValueError(
             f"{name} has shape {array.shape} of {array.dtype}, expected numbers of shape {expected}; fit again"
         )
-    if array.dtype.kind == "f" and not _all_finite(array):
+    with np.errstate(all="ignore"):  # the sum mostly settles it, without a table of truth values
+        finite = array.dtype.kind != "f" or np.isfinite(array.sum()) or np.isfinite(array).all()
+    if not finite:
         raise ValueError(f"{name} contains NaN or infinity; fit again")
     return array
 
@@ -119,9 +121,3 @@ def check_common(estimator: Any, *numbers: str) -> int:
             raise ValueError(f"{name} must be a number, got {type(value).__name__}")
     resolve_threads(estimator.n_threads)
     return D
-
-
-def _all_finite(array: NDArray[Any]) -> bool:
-    with np.errstate(all="ignore"):
-        total = array.sum()  # mostly settles it, without a table of truth values
-    return bool(np.isfinite(total)) or bool(np.isfinite(array).all())

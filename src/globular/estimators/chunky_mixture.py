@@ -21,9 +21,9 @@ from globular.algorithms.steps import result_of
 from globular.estimators.conditional import ConditionalMixture
 from globular.estimators.inputs import Input
 from globular.estimators.memory import check_allocation, chunky_bytes
-from globular.estimators.mixture_starts import MEANS_METHODS, STARTS, GivenStart, checked_shape
 from globular.estimators.mixtures import N_CANDIDATES, Run, Starting
 from globular.estimators.parameters import AUTO, FROM_ONE, NOT_NEGATIVE, Constraints, one_of
+from globular.estimators.starts import MEANS_METHODS, STARTS, GivenStart, checked_shape
 from globular.model.covariances import FAMILIES, CovarianceLimits
 from globular.model.gaussian import GaussianParameters
 from globular.model.statistics import F64

@@ -17,9 +17,9 @@ from globular.algorithms.mixtures.exponential import (
 )
 from globular.estimators.checks import checked_floats
 from globular.estimators.inputs import Input, open_input
-from globular.estimators.mixture_starts import GivenStart, checked_shape
 from globular.estimators.mixtures import MixtureEstimator, Run, Starting
 from globular.estimators.parameters import POSITIVE, Constraints, one_of
+from globular.estimators.starts import GivenStart, checked_shape
 from globular.model.exponential import Bernoulli, Directions, ExponentialMixture, Poisson
 from globular.model.statistics import F64
 from globular.seam.mixture_passes import Survey

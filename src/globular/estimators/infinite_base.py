@@ -16,13 +16,20 @@ from globular.algorithms.infinite.infinite import InfiniteOptions, Mixture, comp
 from globular.algorithms.infinite.part import draw_part, infinite_from_part
 from globular.algorithms.steps import Step, result_of
 from globular.estimators.base import Estimator
-from globular.estimators.checks import check_common, check_indices, checked_floats, rows_to_draw, whole_number
-from globular.estimators.distributed import lazily
+from globular.estimators.checks import (
+    check_common,
+    check_indices,
+    checked_floats,
+    positive_number,
+    rows_to_draw,
+    whole_number,
+)
+from globular.estimators.elsewhere import lazily
 from globular.estimators.inputs import Input
 from globular.estimators.memory import chunky_bytes, mixture_bytes
-from globular.estimators.mixture_starts import MEANS_METHODS, GivenStart, checked_shape
 from globular.estimators.mixtures import MixtureEstimator, Run, Starting
 from globular.estimators.parameters import FROM_ONE, NOT_NEGATIVE, POSITIVE, Constraints, Number, one_of
+from globular.estimators.starts import MEANS_METHODS, GivenStart, checked_shape
 from globular.model.counts import CountsPrior
 from globular.model.covariances import FAMILIES, CovarianceLimits
 from globular.model.dirichlet import StickPrior, Sticks
@@ -93,7 +100,7 @@ def translated(given: Mapping[str, Any], concentration: Any, discount: float, ma
     # None stands for a default there
     parts = {name.removesuffix("_prior"): value for name, value in given.items() if value is not None}
     if "weight_concentration" in parts:
-        concentration = _positive(parts["weight_concentration"], _WEIGHTS)
+        concentration = positive_number(f"prior[{_WEIGHTS!r}]", parts["weight_concentration"])
     alpha = stick_prior(concentration, discount)
     return GivenPrior({name: parts[name] for name in _PARTS if name in parts}, alpha, max_components)
 
@@ -105,8 +112,8 @@ def gaussian_prior(shard: Shard, covariance_type: str, given: Mapping[str, Any])
     kind, family = KINDS[covariance_type], FAMILIES[covariance_type]
     least = kind.least_degrees(D)
     m = checked_shape(given.get("mean", column_means), (D,), "prior['mean']")
-    beta = _positive(given.get("mean_precision", 0.01), "mean_precision")
-    nu = _positive(given.get("degrees_of_freedom", least + 3), "degrees_of_freedom")
+    beta = positive_number("prior['mean_precision']", given.get("mean_precision", 0.01))
+    nu = positive_number("prior['degrees_of_freedom']", given.get("degrees_of_freedom", least + 3))
     if nu <= least:
         raise ValueError(f"prior['degrees_of_freedom']={nu} must be greater than n_features - 1 = {least}")
     if "covariance" not in given:
@@ -120,12 +127,6 @@ def gaussian_prior(shard: Shard, covariance_type: str, given: Mapping[str, Any])
     if not family.is_positive(S):
         raise ValueError(f"prior['covariance'] must be {family.requirement}")
     return GaussianPrior(kind, beta, m, nu, S)
-
-
-def _positive(value: Any, name: str) -> float:
-    if not isinstance(value, Real) or not 0 < float(value) < np.inf:
-        raise ValueError(f"prior[{name!r}]={value!r} must be a positive number")
-    return float(value)
 
 
 def counts_prior(shard: Shard, smoothing: Any) -> CountsPrior:

@@ -15,15 +15,13 @@ from globular.algorithms.mixtures.em import EMOptions, covariance_limits
 from globular.algorithms.mixtures.low_rank import find_low_rank_members, low_rank_em, start_low_rank
 from globular.algorithms.seeding.named import STARTS
 from globular.estimators.checks import checked_floats
-from globular.estimators.distributed import lazily
-from globular.estimators.inputs import Input
+from globular.estimators.elsewhere import lazily
+from globular.estimators.inputs import EXACT_BELOW, Input
 from globular.estimators.memory import check_allocation, fit_bytes
 from globular.estimators.mixture import GaussianMixture
-from globular.estimators.mixture_starts import GivenStart, settled
 from globular.estimators.mixtures import N_CANDIDATES, MixtureEstimator, Run, Starting
 from globular.estimators.parameters import FROM_ONE, Constraints, one_of
-from globular.estimators.starts import choose_centers
-from globular.estimators.weights import EXACT_BELOW
+from globular.estimators.starts import GivenStart, choose_centers, settled
 from globular.model.covariances.families import with_factors
 from globular.model.gaussian import GaussianParameters
 from globular.model.low_rank import NOISES, LowRankParameters, isotropic_factors

@@ -24,15 +24,14 @@ from globular.errors import DeviceError
 from globular.estimators.checks import checked_floats
 from globular.estimators.chunky_mixture import ChunkyGaussianMixture, resolved_candidates
 from globular.estimators.conditional import ConditionalMixture, checked_parameters
-from globular.estimators.inputs import Input, mean_variance, open_incomplete
-from globular.estimators.mixture_starts import STARTS, GivenStart, starting_mixture, variational_means
+from globular.estimators.inputs import Input, Weights, mean_variance, open_incomplete
 from globular.estimators.mixtures import N_CANDIDATES, Run, Starting
 from globular.estimators.nested_mixture import batch_bytes, first_batch, grows, truncated_start
 from globular.estimators.parameters import DEVICE, POSITIVE, Constraints, one_of
 from globular.estimators.running import exhaust
+from globular.estimators.starts import STARTS, GivenStart, starting_mixture, variational_means
 from globular.estimators.validation import check_weights
 from globular.estimators.variational_mixture import VariationalGaussianMixture, likely_components
-from globular.estimators.weights import Weights
 from globular.model.covariances import FAMILIES, SEPARABLE
 from globular.model.gaussian import GaussianParameters
 from globular.model.history import Clock

@@ -29,14 +29,12 @@ from globular.estimators.checks import (
     checked_limit,
     rows_to_draw,
 )
-from globular.estimators.devices import where_x_is
-from globular.estimators.distributed import lazily
+from globular.estimators.elsewhere import lazily, where_x_is
 from globular.estimators.inputs import Input, mean_variance, open_input
 from globular.estimators.memory import check_allocation, mixture_bytes
-from globular.estimators.mixture_starts import GivenStart
 from globular.estimators.parameters import AUTO, FROM_ONE, FROM_ZERO, NOT_NEGATIVE, Constraints
 from globular.estimators.running import Fit, warn_user
-from globular.estimators.starts import continues, filled_up, spare_centers
+from globular.estimators.starts import GivenStart, continues, filled_up, spare_centers
 from globular.model.covariances import FAMILIES, CovarianceLimits
 from globular.model.exponential import ExponentialMixture
 from globular.model.gaussian import GaussianParameters, isotropic_mixture

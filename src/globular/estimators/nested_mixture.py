@@ -17,8 +17,8 @@ from globular.algorithms.mixtures.probing import start_probing
 from globular.algorithms.seeding.common import TAKEN_NUMBERS
 from globular.algorithms.steps import Step, mapped
 from globular.estimators.inputs import Input
-from globular.estimators.mixture_starts import GivenStart, variational_means
 from globular.estimators.mixtures import N_CANDIDATES
+from globular.estimators.starts import GivenStart, variational_means
 from globular.model.gaussian import GaussianParameters, isotropic_mixture
 from globular.model.nested import Batch
 from globular.seam.shard import Shard

@@ -26,15 +26,12 @@ from globular.errors import DeviceError
 from globular.estimators.certificates import Certificate, of_mixture
 from globular.estimators.checks import check_indices
 from globular.estimators.conditional import ConditionalMixture
-from globular.estimators.devices import where_x_is
-from globular.estimators.distributed import lazily
-from globular.estimators.inputs import Input
+from globular.estimators.elsewhere import lazily, where_x_is
+from globular.estimators.inputs import EXACT_BELOW, Input
 from globular.estimators.memory import fit_bytes, mixture_bytes, words_of_neighbors
-from globular.estimators.mixture_starts import GivenStart, settled
 from globular.estimators.mixtures import N_CANDIDATES, Run, Starting
 from globular.estimators.parameters import DEVICE, FROM_ONE, Constraints, one_of
-from globular.estimators.starts import choose_centers
-from globular.estimators.weights import EXACT_BELOW
+from globular.estimators.starts import GivenStart, choose_centers, settled
 from globular.model.covariances import FAMILIES, SEPARABLE
 from globular.model.gaussian import GaussianParameters, isotropic_mixture
 from globular.model.graph import Graph

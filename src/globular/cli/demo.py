@@ -36,9 +36,7 @@ def demo(
     folder: Annotated[
         Path, typer.Option("--output", "-o", metavar="FOLDER", help="Where the pictures, the page and the model go.")
     ] = Path("globular-demo"),
-    side: Annotated[
-        int, typer.Option("--side", metavar="N", min=2, help="The data are side × side clusters on a grid.")
-    ] = 45,
+    side: Annotated[int, typer.Option(metavar="N", min=2, help="The data are side × side clusters on a grid.")] = 45,
 ) -> None:
     """Cluster generated data into thousands of clusters, beside scikit-learn. Takes less than a minute."""
     from globular.datasets import birch_grid

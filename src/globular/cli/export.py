@@ -33,10 +33,10 @@ def coreset(
         Path,
         typer.Option("--output", "-o", metavar="FILE", help="The rows: .parquet, .csv or .npz.", show_default=False),
     ],
-    kind: Annotated[Kind, typer.Option("--kind", help="What shall be fitted: k-means or mixture.")] = Kind.KMEANS,
+    kind: Annotated[Kind, typer.Option(help="What shall be fitted: k-means or mixture.")] = Kind.KMEANS,
     weights: options.WeightsOption = None,
     columns: options.ColumnsOption = None,
-    metric: Annotated[str, typer.Option("--metric", help="euclidean or cosine.")] = "euclidean",
+    metric: Annotated[str, typer.Option(help="euclidean or cosine.")] = "euclidean",
     seed: options.SeedOption = None,
     threads: options.ThreadsOption = None,
     force: options.ForceOption = False,
@@ -90,14 +90,12 @@ def export(
     ],
     data: options.RowsOption = None,
     columns: options.ColumnsOption = None,
-    probes: Annotated[
-        int, typer.Option("--probes", metavar="N", min=1, help="For .faiss: lists that a search looks at.")
-    ] = 1,
+    probes: Annotated[int, typer.Option(metavar="N", min=1, help="For .faiss: lists that a search looks at.")] = 1,
     coarse: Annotated[
-        str, typer.Option("--coarse", help="For .faiss: flat, or hnsw to find lists by a graph of the centres.")
+        str, typer.Option(help="For .faiss: flat, or hnsw to find lists by a graph of the centres.")
     ] = "flat",
     code_size: Annotated[
-        int | None, typer.Option("--code-size", metavar="BYTES", help="For .faiss: rows as product codes (IVF-PQ).")
+        int | None, typer.Option(metavar="BYTES", help="For .faiss: rows as product codes (IVF-PQ).")
     ] = None,
     force: options.ForceOption = False,
     quiet: options.QuietOption = False,
@@ -129,9 +127,9 @@ def report(
     page: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="The page.")] = Path("report.html"),
     data: options.RowsOption = None,
     columns: options.ColumnsOption = None,
-    title: Annotated[str | None, typer.Option("--title", metavar="TEXT", help="Headline of the page.")] = None,
+    title: Annotated[str | None, typer.Option(metavar="TEXT", help="Headline of the page.")] = None,
     images: Annotated[
-        str, typer.Option("--images", metavar="HxW", help="Rows as images: auto, none, or the size as 28x28.")
+        str, typer.Option(metavar="HxW", help="Rows as images: auto, none, or the size as 28x28.")
     ] = "auto",
     threads: options.ThreadsOption = None,
     force: options.ForceOption = False,

@@ -44,57 +44,43 @@ def fit(
             help="Number of clusters, or auto (see globular select); for infinite mixtures the most, if any.",
         ),
     ] = None,
-    model: Annotated[
-        Model | None, typer.Option("--model", help=f"What to fit: {', '.join(Model)}; kmeans by default.")
-    ] = None,
+    model: Annotated[Model | None, typer.Option(help=f"What to fit: {', '.join(Model)}; kmeans by default.")] = None,
     algorithm: Annotated[
         str | None,
         typer.Option(
-            "--algorithm",
-            help="auto (default); exact, lloyd or probing for kmeans, em, nested, variational or chunky for gmm.",
+            help="auto (default); exact, lloyd or probing for kmeans, em, nested, variational or chunky for gmm."
         ),
     ] = None,
     init: Annotated[
-        str | None,
-        typer.Option("--init", help="Seeding: auto, k-means++, hierarchical, random …; by name as in Python."),
+        str | None, typer.Option(help="Seeding: auto, k-means++, hierarchical, random …; by name as in Python.")
     ] = None,
     n_init: Annotated[
-        int | None, typer.Option("--n-init", metavar="N", min=1, help="Runs from different starts; the best is kept.")
+        int | None, typer.Option(metavar="N", min=1, help="Runs from different starts; the best is kept.")
     ] = None,
     quality: Annotated[
-        str | None, typer.Option("--quality", help="For kmeans with many clusters: fast, balanced (default) or best.")
+        str | None, typer.Option(help="For kmeans with many clusters: fast, balanced (default) or best.")
     ] = None,
-    metric: Annotated[
-        str | None, typer.Option("--metric", help="For the k-means models: euclidean (default) or cosine.")
-    ] = None,
+    metric: Annotated[str | None, typer.Option(help="For the k-means models: euclidean (default) or cosine.")] = None,
     covariance_type: Annotated[
-        str | None,
-        typer.Option("--covariance-type", help="For Gaussian mixtures: tied_spherical, spherical, diag, tied or full."),
+        str | None, typer.Option(help="For Gaussian mixtures: tied_spherical, spherical, diag, tied or full.")
     ] = None,
     settings: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="NAME=VALUE", help="Any other parameter of the model, as in Python; repeatable."),
     ] = None,
-    max_iter: Annotated[int | None, typer.Option("--max-iter", metavar="N", min=0, help="Most iterations.")] = None,
-    max_time: Annotated[float | None, typer.Option("--max-time", metavar="SECONDS", help="Most seconds.")] = None,
-    tol: Annotated[
-        float | None, typer.Option("--tol", metavar="X", help="Smallest change that is worth going on for.")
-    ] = None,
+    max_iter: Annotated[int | None, typer.Option(metavar="N", min=0, help="Most iterations.")] = None,
+    max_time: Annotated[float | None, typer.Option(metavar="SECONDS", help="Most seconds.")] = None,
+    tol: Annotated[float | None, typer.Option(metavar="X", help="Smallest change that is worth going on for.")] = None,
     seed: options.SeedOption = None,
     threads: options.ThreadsOption = None,
-    device: Annotated[
-        str | None, typer.Option("--device", help="Where to compute: auto (default), cpu, cuda or cuda:N.")
-    ] = None,
+    device: Annotated[str | None, typer.Option(help="Where to compute: auto (default), cpu, cuda or cuda:N.")] = None,
     weights: options.WeightsOption = None,
     columns: options.ColumnsOption = None,
     labels: Annotated[
-        Path | None, typer.Option("--labels", metavar="FILE", help="Also write the labels (.npy .npz .csv .parquet).")
+        Path | None, typer.Option(metavar="FILE", help="Also write the labels (.npy .npz .csv .parquet).")
     ] = None,
     checkpoint_every: Annotated[
-        float | None,
-        typer.Option(
-            "--checkpoint-every", metavar="SECONDS", help="Seconds between two saves of the unfinished model."
-        ),
+        float | None, typer.Option(metavar="SECONDS", help="Seconds between two saves of the unfinished model.")
     ] = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on from the model in MODEL if there is one; iterations count anew.")

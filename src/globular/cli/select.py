@@ -34,17 +34,11 @@ def select(
     numbers: Annotated[
         str, typer.Option("-k", "--clusters", metavar="RANGE", help="2:20, or 10:10000:15 (15 numbers), or 4,8,16.")
     ] = "2:20",
-    model: Annotated[Kind, typer.Option("--model", help="gmm fits Gaussian mixtures, for BIC and ICL.")] = Kind.KMEANS,
-    criterion: Annotated[
-        str, typer.Option("--criterion", help="auto, elbow, silhouette, variance_ratio, bic or icl.")
-    ] = "auto",
-    covariance_type: Annotated[
-        str, typer.Option("--covariance-type", metavar="TYPES", help="For gmm: full, or full,diag or all.")
-    ] = "full",
-    metric: Annotated[str, typer.Option("--metric", help="euclidean or cosine.")] = "euclidean",
-    max_iter: Annotated[
-        int, typer.Option("--max-iter", metavar="N", min=1, help="Most iterations at each number.")
-    ] = 30,
+    model: Annotated[Kind, typer.Option(help="gmm fits Gaussian mixtures, for BIC and ICL.")] = Kind.KMEANS,
+    criterion: Annotated[str, typer.Option(help="auto, elbow, silhouette, variance_ratio, bic or icl.")] = "auto",
+    covariance_type: Annotated[str, typer.Option(metavar="TYPES", help="For gmm: full, or full,diag or all.")] = "full",
+    metric: Annotated[str, typer.Option(help="euclidean or cosine.")] = "euclidean",
+    max_iter: Annotated[int, typer.Option(metavar="N", min=1, help="Most iterations at each number.")] = 30,
     seed: options.SeedOption = None,
     threads: options.ThreadsOption = None,
     weights: options.WeightsOption = None,

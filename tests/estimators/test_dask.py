@@ -118,7 +118,7 @@ def fit_locally(model: Any, rows: Any, weights: Rows | None, monkeypatch: pytest
 
     with monkeypatch.context() as patch:
         patch.setattr("globular.estimators.centroids.open_input", split_input)
-        patch.setattr("globular.estimators.mixtures.open_input", split_input)
+        patch.setattr("globular.estimators.base.open_input", split_input)
         estimator_open = validation.validate_data
         estimator_open(model, rows, dtype=validation.REAL_DTYPES, reset=True)
         return model.fit(rows)

@@ -61,9 +61,15 @@ class CentroidEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clust
     cluster_centers_: NDArray[np.floating[Any]]
     labels_: Labels
     inertia_: float
+    _kind = "clusters"
+    _takes_sparse = True
     _least_label = 0
     _hurries = False
     """Whether rows get rough labels where time is up before the first iteration."""
+
+    @property
+    def _unit_rows(self) -> bool:
+        return self.metric == "cosine"
 
     @abstractmethod
     def _steps(self, data: Input, random_state: np.random.RandomState) -> Iterator[Step[Any]]:
@@ -92,23 +98,14 @@ class CentroidEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clust
         self.inertia_, self.label_recall_ = found.objective * data.unit, found.recall
         return found.n_distances
 
-    def _begin(self, X: Any, sample_weight: Any, *, watched: bool) -> Iterator[Record]:
-        self._validate_params()
-        clock = Clock()
-        data = self._open(X, sample_weight, reset=True)
-        self._refuse_few_rows(data)
+    def _begin_with(self, data: Input, clock: Clock, watched: bool) -> Iterator[Record]:
+        self._check_rows(data)
         # centres, sums, their copies for the products; labels, orders and distances of the rows
         n_bytes = 8 * (6 * self.n_clusters * data.n_columns + 4 * data.n_rows)
         check_allocation(
             n_bytes, "the fit, beside X", "take fewer clusters or fewer columns", at_most=self._most_bytes(data)
         )
         return self._run(data, clock, watched)
-
-    def _refuse_few_rows(self, data: Input) -> None:
-        if data.n_rows < self.n_clusters:
-            raise ValueError(
-                f"n_samples={data.n_rows} should be >= n_clusters={self.n_clusters}; ask for fewer clusters"
-            )
 
     def _most_bytes(self, data: Input) -> int:
         """The most memory that a fit takes beside X."""
@@ -141,7 +138,6 @@ class CentroidEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clust
         return self.max_iter
 
     def _run(self, data: Input, clock: Clock, watched: bool) -> Iterator[Record]:
-        """All runs of a fit, the best of which is kept."""
         random_state = check_random_state(self.random_state)
         self._warn_of_one_start()
         n_steps = self._n_steps()
@@ -377,12 +373,6 @@ class CentroidEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clust
         data = self._open(X, sample_weight, reset=False)
         return -data.shard.run(Assign(self._centers(), want="labels")).objective * data.unit
 
-    def _open(self, X: Any, sample_weight: Any, *, reset: bool) -> Input:
-        return open_input(
-            self, X, sample_weight, reset=reset, unit_rows=self.metric == "cosine", n_threads=self.n_threads,
-            at_least=self.n_clusters if reset else 1,
-        )  # fmt: skip
-
     def _centers(self) -> F64:
         return checked_floats(self.cluster_centers_, "cluster_centers_", (None, self.n_features_in_))
 
@@ -402,7 +392,6 @@ class CentroidEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clust
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
-        tags.input_tags.sparse = True
         tags.transformer_tags.preserves_dtype = ["float64", "float32"]
         return tags
 

@@ -16,7 +16,7 @@ from globular.algorithms.mixtures.exponential import (
     start_from_means,
 )
 from globular.estimators.checks import checked_floats
-from globular.estimators.inputs import Input, open_input
+from globular.estimators.inputs import Input
 from globular.estimators.mixtures import MixtureEstimator, Run, Starting
 from globular.estimators.parameters import POSITIVE, Constraints, one_of
 from globular.estimators.starts import GivenStart, checked_shape
@@ -53,14 +53,16 @@ class FamilyMixture(MixtureEstimator):
         "means_init": ["array-like", None],
     }
     _family: ClassVar[type[ExponentialMixture]]
+    _takes_sparse = True
     covariance_type = "tied_spherical"
     """The Gaussians that take as much memory: they have no second moments either."""
 
+    @property
+    def _unit_rows(self) -> bool:
+        return self._family.unit_rows
+
     def _open(self, X: Any, sample_weight: Any, *, reset: bool) -> Input:
-        data = open_input(
-            self, X, sample_weight, reset=reset, unit_rows=self._family.unit_rows, n_threads=self.n_threads,
-            at_least=self.n_components if reset else 1,
-        )  # fmt: skip
+        data = super()._open(X, sample_weight, reset=reset)
         if not reset and data.matrix is not None:
             self._check_values(data)
         return data
@@ -123,11 +125,6 @@ class FamilyMixture(MixtureEstimator):
             linear = mixture.linear
         if not (np.isfinite(linear.slopes).all() and np.isfinite(mixture.log_normalisers).all()):
             raise ValueError(f"means_ are not those of a {type(self).__name__}; fit again")
-
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.input_tags.sparse = True
-        return tags
 
 
 def _in_type(values: F64, dtype: np.dtype[Any]) -> F64:
@@ -236,11 +233,7 @@ class PoissonMixture(FamilyMixture):
     """
 
     _family: ClassVar[type[ExponentialMixture]] = Poisson
-
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.input_tags.positive_only = True
-        return tags
+    _takes_negative = False
 
 
 class BernoulliMixture(FamilyMixture):

@@ -341,6 +341,7 @@ n_distances_
         "smoothing": [POSITIVE, "array-like"],
     }
     covariance_type = "tied_spherical"
+    _takes_negative = False
 
     def _open(self, X: Any, sample_weight: Any, *, reset: bool) -> Input:
         data = super()._open(X, sample_weight, reset=reset)
@@ -350,11 +351,6 @@ n_distances_
                 f"Negative values in data passed to {type(self).__name__}: X holds counts, which are at least 0"
             )
         return data
-
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.input_tags.positive_only = True
-        return tags
 
     def _prior(self, data: Input) -> CountsPrior:
         return counts_prior(data.shard, self.smoothing)

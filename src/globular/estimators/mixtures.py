@@ -30,7 +30,7 @@ from globular.estimators.checks import (
     rows_to_draw,
 )
 from globular.estimators.elsewhere import lazily, where_x_is
-from globular.estimators.inputs import Input, mean_variance, open_input
+from globular.estimators.inputs import Input, mean_variance
 from globular.estimators.memory import check_allocation, mixture_bytes
 from globular.estimators.parameters import AUTO, FROM_ONE, FROM_ZERO, NOT_NEGATIVE, Constraints
 from globular.estimators.running import Fit, warn_user
@@ -91,8 +91,6 @@ class MixtureEstimator(DensityMixin, Estimator):
     _on_cards = "GaussianMixture"
     _derived: ClassVar[Mapping[str, str]] = {}
     """Attributes that follow from another one, which answers are made from; setting them would change no answer."""
-    _weights_are_counts = False
-    """Whether a weight of two is two rows rather than twice as much as one."""
     n_components: int
     covariance_type: str
     reg_covar: float | str
@@ -124,25 +122,9 @@ class MixtureEstimator(DensityMixin, Estimator):
     def _check_fit(self, data: Input) -> None:
         """Refuse parameters that do not go with the data or with each other."""
 
-    def _check_rows(self, data: Input) -> None:
-        """Refuse too few rows."""
-        if data.n_rows < self.n_components:
-            raise ValueError(
-                f"n_samples={data.n_rows} should be >= n_components={self.n_components}; ask for fewer components"
-            )
-
     def _given(self, data: Input) -> GivenStart:
         """The parts of a start that the parameters hold."""
         return GivenStart(self.covariance_type)
-
-    def _begin(self, X: Any, sample_weight: Any, *, watched: bool) -> Iterator[Record]:
-        self._validate_params()
-        return self._begin_with(self._open(X, sample_weight, reset=True), Clock(), watched)
-
-    def _begin_with(self, data: Input, clock: Clock, watched: bool) -> Iterator[Record]:
-        """Check what is left, and start."""
-        self._check_rows(data)
-        return self._run(data, clock, watched)
 
     def _checked_start(self, data: Input) -> GivenStart:
         """What is known of the start, after the checks that look at rows."""
@@ -176,7 +158,6 @@ class MixtureEstimator(DensityMixin, Estimator):
         )  # fmt: skip
 
     def _run(self, data: Input, clock: Clock, watched: bool) -> Iterator[Record]:
-        """All runs of a fit, the best of which is kept."""
         random_state = check_random_state(self.random_state)
         limits = cache(lambda: covariance_limits(data.shard, EMOptions(reg_covar=self.reg_covar)))
         fit = Fit(self, data.n_rows, max_iter=self.max_iter, max_time=self.max_time, clock=clock, watched=watched)
@@ -346,16 +327,6 @@ class MixtureEstimator(DensityMixin, Estimator):
         """
         check_is_fitted(self)
         return self._mixture().sample(rows_to_draw(n_samples), check_random_state(self.random_state))
-
-    def _open(self, X: Any, sample_weight: Any, *, reset: bool) -> Input:
-        return open_input(
-            self, X, sample_weight, reset=reset, accept_sparse=False, n_threads=self.n_threads,
-            at_least=self._n_rows_wanted() if reset else 1, are_counts=self._weights_are_counts,
-        )  # fmt: skip
-
-    def _n_rows_wanted(self) -> int:
-        """As many rows as there are components."""
-        return self.n_components
 
     def _mixture(self) -> GaussianParameters:
         """The fitted mixture; the last one, with its factors, as long as nobody has changed an attribute."""

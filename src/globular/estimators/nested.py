@@ -183,7 +183,7 @@ class NestedMiniBatchKMeans(CentroidEstimator):
         options = replace(self._options(settings), b0=data.n_rows, nested=False, remove_old=False)
         swaps = isinstance(self.init, str)  # centres that were given stay with their rows
         if first:
-            self._refuse_few_rows(data)
+            self._check_rows(data)
             # swaps on few rows per cluster suit those more than the rows to come
             start = result_of(self._start(data, random_state, swapped=data.n_rows >= settings.init_rows))
             votes = first_votes(data.shard, start.centers, options, rng) if swaps else Votes.none(start.centers)

@@ -23,7 +23,7 @@ from globular.data.open import as_source
 from globular.datasets import separated_mixture
 from globular.errors import MemoryBudgetError
 from globular.estimators import chunky_mixture, inputs, mixture
-from globular.estimators.chunky_mixture import CHUNKY_STARTS, resolved_candidates, resolved_max_cells
+from globular.estimators.chunky_mixture import CHUNKY_STARTS, resolved_candidates
 from globular.estimators.starts import GivenStart
 from globular.model.covariances import FAMILIES
 from globular.model.statistics import F64
@@ -328,10 +328,6 @@ def test_gaussian_mixture_takes_it_for_many_rows_in_few_columns(
 
 
 def test_defaults_follow_the_data() -> None:
-    assert resolved_max_cells(None, 5000, 2) == 1000
-    assert resolved_max_cells(None, 10**6, 50) == 100_000
-    assert resolved_max_cells(None, 10**4, 1000) == 40_000
-    assert resolved_max_cells(77, 10**6, 1000) == 77
     assert resolved_candidates("auto", 50) is None and resolved_candidates("auto", 1000) == 5
     assert (
         resolved_candidates(7, 5) is None and resolved_candidates(7, 50) == 7 and resolved_candidates(None, 50) is None

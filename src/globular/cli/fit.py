@@ -113,7 +113,7 @@ def fit(
     }  # fmt: skip
     estimator = new_model(model or Model.KMeans, n_clusters) if found is None else found
     if found is not None:
-        _check_resumed(check_found(found, folder, model, n_clusters), source, folder)
+        check_found(found, folder, model, n_clusters, source)
     set_given(estimator, given, settings or ())
     with dask_workers(scheduler, workers) as distributed:
         X = on_workers(paths, source, names) if distributed else source
@@ -126,14 +126,6 @@ def fit(
     if not quiet:
         _report(estimator, source, data, names, folder, labels)
     return code
-
-
-def _check_resumed(found: Any, source: Source, folder: Path) -> None:
-    if found.n_features_in_ != source.n_columns:
-        raise ValueError(
-            f"{folder} was fitted on {found.n_features_in_} columns, {source.name} has {source.n_columns}; leave out "
-            "--resume to start anew"
-        )
 
 
 def _write_labels(path: Path, estimator: Any, source: Source) -> None:

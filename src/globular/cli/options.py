@@ -7,11 +7,14 @@ from ast import literal_eval
 from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from globular.cli.shared import say
+
+if TYPE_CHECKING:
+    from globular.data.blocks import Source
 
 SIZES = ("n_clusters", "n_components", "max_components")
 """What the estimators call the number that ``-k`` gives."""
@@ -71,8 +74,8 @@ def new_model(model: Model, n_clusters: int | str | None) -> Any:
     return estimator if n_clusters == "auto" else estimator.set_params(**{size: n_clusters})
 
 
-def check_found(found: Any, folder: Path, model: Model | None, n_clusters: int | str | None) -> Any:
-    """A saved model that can go on, and is what the options say."""
+def check_found(found: Any, folder: Path, model: Model | None, n_clusters: int | str | None, source: Source) -> None:
+    """Refuse a saved model that cannot go on, or is not what the options and the rows say."""
     name, stored = type(found).__name__, found.get_params(deep=False)
     if model is not None and model.name != name:
         raise ValueError(f"{folder} holds a {name}, not a --model {model}")
@@ -80,7 +83,11 @@ def check_found(found: Any, folder: Path, model: Model | None, n_clusters: int |
         raise ValueError(f"{folder} holds a {name}, which cannot go on from where it ended; leave out --resume")
     if n_clusters not in (None, stored[size_of(found)]):
         raise ValueError(f"{folder} has {stored[size_of(found)]} clusters, not {n_clusters}; leave out -k")
-    return found
+    if found.n_features_in_ != source.n_columns:
+        raise ValueError(
+            f"{folder} was fitted on {found.n_features_in_} columns, {source.name} has {source.n_columns}; leave out "
+            "--resume to start anew"
+        )
 
 
 def size_of(estimator: Any) -> str:

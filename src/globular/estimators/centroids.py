@@ -64,6 +64,8 @@ class CentroidEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clust
     _kind = "clusters"
     _takes_sparse = True
     _least_label = 0
+    _counts_starts = False
+    """Whether `n_init` counts starts rather than whole runs, and `max_iter` epochs rather than steps."""
     _hurries = False
     """Whether rows get rough labels where time is up before the first iteration."""
 
@@ -113,37 +115,22 @@ class CentroidEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clust
         return fit_bytes(data.n_rows, data.n_columns, self.n_clusters * data.n_columns, 10, n_threads)
 
     @property
-    def _n_init(self) -> int:
-        """Starts that are tried: one, where it is given."""
-        return 1 if self.n_init == "auto" or self._has_centers() else int(self.n_init)
+    def _n_starts(self) -> int:
+        """Starts that are tried: one, where `init` holds the centres."""
+        has_centers = not isinstance(self.init, str) and not callable(self.init)
+        return 1 if self.n_init == "auto" or has_centers else int(self.n_init)
 
-    def _has_centers(self) -> bool:
-        """Whether `init` holds the centres to start from."""
-        return not isinstance(self.init, str) and not callable(self.init)
-
-    def _warn_of_one_start(self) -> None:
-        if self.n_init not in ("auto", 1) and self._has_centers():
+    def _run(self, data: Input, clock: Clock, watched: bool) -> Iterator[Record]:
+        random_state = check_random_state(self.random_state)
+        if self.n_init not in ("auto", self._n_starts):
             warn_user(
                 "Explicit initial center position passed: performing only one init instead of n_init="
                 f"{self.n_init}; leave n_init out",
                 RuntimeWarning,
             )
-
-    def _n_runs(self) -> int:
-        """Runs of the whole algorithm."""
-        return self._n_init
-
-    def _n_steps(self) -> int | None:
-        """The most steps that a run can take, where that is known."""
-        return self.max_iter
-
-    def _run(self, data: Input, clock: Clock, watched: bool) -> Iterator[Record]:
-        random_state = check_random_state(self.random_state)
-        self._warn_of_one_start()
-        n_steps = self._n_steps()
         fit = Fit(
-            self, data.n_rows, max_iter=n_steps, max_time=self.max_time, clock=clock, watched=watched,
-            foretell=partial(self._labelling_seconds, data),
+            self, data.n_rows, max_iter=None if self._counts_starts else self.max_iter, max_time=self.max_time,
+            clock=clock, watched=watched, foretell=partial(self._labelling_seconds, data),
             first_step=WIDE_SEARCH if self._hurries and self._last_probes() else 1.0,
         )  # fmt: skip
 
@@ -154,11 +141,11 @@ class CentroidEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clust
             return -self.inertia_
 
         yield from fit.best_of(
-            self._n_runs(),
+            1 if self._counts_starts else self._n_starts,
             lambda: in_units(self._steps(data, random_state), data.unit),
             partial(self._publish, data, cache(partial(spare_centers, data, self.n_clusters))),
             finish,
-            partial(_error_per_row, data),
+            lambda step: step.objective / data.unit / data.shard.total_weight,
         )
         self._warn_if_fewer()
         self._warn_of_labels()
@@ -394,8 +381,3 @@ class CentroidEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clust
         tags = super().__sklearn_tags__()
         tags.transformer_tags.preserves_dtype = ["float64", "float32"]
         return tags
-
-
-def _error_per_row(data: Input, step: Step[Any]) -> float:
-    """The quantization error of a step: its objective per unit of weight."""
-    return step.objective / data.unit / data.shard.total_weight

@@ -232,33 +232,26 @@ class ChunkyGaussianMixture(ConditionalMixture):
         return resolved_candidates(self.n_candidates, self.n_components)
 
     def _options(self, data: Input, previous_bound: float) -> ChunkyOptions:
+        polish: Polishing = "always" if self.polish else "never"
+        if self.polish == "auto":
+            # a limit that the user set is meant; rows with few components each need memory
+            may = self.max_cells is None and (self._C_prime is None or data.matrix is not None)
+            polish = "needed" if may else "never"
+        most_cells = max(data.n_rows // ROWS_PER_CELL, MOST_CELLS_PER_COMPONENT * self.n_components, FEWEST_CELLS)
         return ChunkyOptions(
             max_iter=self.max_iter,
             tol=self.tol,
             refine_tol=self.refine_tol,
-            max_cells=resolved_max_cells(self.max_cells, data.n_rows, self.n_components),
-            polish=self._polishing(data),
+            max_cells=self.max_cells or most_cells,
+            polish=polish,
             C_prime=self._C_prime,
             learned_weights=self._learns_weights,
             previous_bound=previous_bound,
         )
 
-    def _polishing(self, data: Input) -> Polishing:
-        if self.polish != "auto":
-            return "always" if self.polish else "never"
-        # a limit that the user set is meant; rows with few components each need memory
-        return "needed" if self.max_cells is None and (self._C_prime is None or data.matrix is not None) else "never"
-
     def _take_over(self, model: ChunkyModel) -> GaussianParameters:
         self.n_cells_ = model.n_cells
         return model.mixture
-
-
-def resolved_max_cells(max_cells: int | None, n_rows: int, n_components: int) -> int:
-    """Most cells: as given, or by the rows and the components."""
-    if max_cells is not None:
-        return max_cells
-    return max(n_rows // ROWS_PER_CELL, MOST_CELLS_PER_COMPONENT * n_components, FEWEST_CELLS)
 
 
 def resolved_candidates(n_candidates: int | str | None, n_components: int) -> int | None:

@@ -163,15 +163,12 @@ class ConditionalMixture(MixtureEstimator):
     def _incomplete(self, X: Any) -> IncompleteRows:
         """Rows in which NaN stands for a value that is not known."""
         check_is_fitted(self)
-        self._refuse_noise("missing=True")
+        if self._noise is not None:
+            raise ValueError("missing=True does not go with noise=True: pass rows without NaN, or fit with noise=False")
         rows = open_incomplete(self, X, reset=False)
         n_numbers = len(self.means_) + 3 * rows.shape[1]
         check_allocation(8 * len(rows) * n_numbers, f"{n_numbers} numbers for every row", "pass X in parts")
         return IncompleteRows.of(rows, n_threads=resolve_threads(self.n_threads))
-
-    def _refuse_noise(self, what: str) -> None:
-        if self._noise is not None:
-            raise ValueError(f"{what} does not go with noise=True: pass rows without NaN, or fit with noise=False")
 
     def marginal(self, columns: Any) -> Any:
         """The mixture of some of the columns.

@@ -333,7 +333,13 @@ class MixtureEstimator(DensityMixin, Estimator):
         given = self.weights_, self.means_, self.covariances_
         last: GaussianParameters | None = self.__dict__.get("_last_mixture")
         if last is None or last.family is not FAMILIES[self.covariance_type] or not last.holds(*given, self._noise):
-            last = self._last_mixture = self._checked_mixture()
+            means = checked_floats(self.means_, "means_", (None, self.n_features_in_))
+            covariances = checked_floats(
+                self.covariances_, "covariances_", FAMILIES[self.covariance_type].shape(*means.shape)
+            )
+            weights = checked_floats(self.weights_, "weights_", means.shape[:1])
+            last = GaussianParameters(weights, means, covariances, self.covariance_type, noise=self._noise).copy()
+            self._last_mixture = last
         return last
 
     def _seen(self) -> GaussianParameters:
@@ -348,16 +354,6 @@ class MixtureEstimator(DensityMixin, Estimator):
     def __getstate__(self) -> dict[str, Any]:
         state: dict[str, Any] = super().__getstate__()
         return {name: value for name, value in state.items() if name != "_last_mixture"}
-
-    def _checked_mixture(self) -> GaussianParameters:
-        means = checked_floats(self.means_, "means_", (None, self.n_features_in_))
-        return GaussianParameters(
-            checked_floats(self.weights_, "weights_", means.shape[:1]),
-            means,
-            checked_floats(self.covariances_, "covariances_", FAMILIES[self.covariance_type].shape(*means.shape)),
-            self.covariance_type,
-            noise=self._noise,
-        ).copy()
 
     def _check_state(self) -> None:
         """Refuse fitted attributes that do not go together; what has been read from a file may be anything."""

@@ -144,6 +144,7 @@ class NestedMiniBatchKMeans(CentroidEstimator):
     n_threads: int | None = None
 
     _least_label = -1  # of a row that was in no batch yet
+    _counts_starts = True
     _parameter_constraints: ClassVar[Constraints] = {
         **CentroidEstimator._parameter_constraints,
         "batch_size": [AUTO, FROM_ONE],
@@ -228,14 +229,6 @@ class NestedMiniBatchKMeans(CentroidEstimator):
             data.is_streamed, self.batch_size, init_size,
         )  # fmt: skip
 
-    def _warn_of_few_rows(self) -> None:
-        if self.init_size is not None and self.init_size < self.n_clusters:
-            warn_user(
-                f"init_size={self.init_size} should be larger than n_clusters={self.n_clusters}: 3 * n_clusters rows "
-                "are taken instead",
-                RuntimeWarning,
-            )
-
     def _choose(self, data: Input) -> NestedSettings:
         """Settle what "auto" means; says beforehand what bounds will take."""
         settings = self._settings(data)
@@ -270,7 +263,7 @@ class NestedMiniBatchKMeans(CentroidEstimator):
         return best_start(
             sample.shard,
             partial(starting_centers, self, sample, random_state),
-            1 if self.warm_start else self._n_init,
+            1 if self.warm_start else self._n_starts,
             random_state,
             swapped=swapped,
             unit_centers=self.metric == "cosine",
@@ -288,7 +281,12 @@ class NestedMiniBatchKMeans(CentroidEstimator):
         return Input(shard, data.dtype, len(rows), data.n_columns, None if data.matrix is None else data.matrix[rows])
 
     def _steps(self, data: Input, random_state: np.random.RandomState) -> Iterator[Step[Any]]:
-        self._warn_of_few_rows()
+        if self.init_size is not None and self.init_size < self.n_clusters:
+            warn_user(
+                f"init_size={self.init_size} should be larger than n_clusters={self.n_clusters}: 3 * n_clusters rows "
+                "are taken instead",
+                RuntimeWarning,
+            )
         settings = self._choose(data)
         sample = self._sample(data, settings, random_state)
         unit = data.shard.total_weight / sample.shard.total_weight
@@ -306,12 +304,6 @@ class NestedMiniBatchKMeans(CentroidEstimator):
     def _most_bytes(self, data: Input) -> int:
         sampled = min(self._settings(data).init_rows, data.n_rows)  # as they are, twice
         return super()._most_bytes(data) + 2 * data.dtype.itemsize * sampled * data.n_columns
-
-    def _n_runs(self) -> int:
-        return 1  # `n_init` counts starts here
-
-    def _n_steps(self) -> int | None:
-        return None  # `max_iter` counts epochs
 
     def _publish(self, data: Input, spare: Callable[[], F64], step: Step[Any], history: History) -> None:
         super()._publish(data, spare, step, history)

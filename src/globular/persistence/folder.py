@@ -260,15 +260,11 @@ def _write_safetensors(file: BinaryIO, arrays: Arrays) -> str:
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
     digest = hashlib.sha256()
-    for piece in (len(text).to_bytes(8, "little"), text, *(_bytes_of(arrays[name]) for name in names)):
+    little = (arrays[name].astype(arrays[name].dtype.newbyteorder("<"), copy=False) for name in names)
+    for piece in (len(text).to_bytes(8, "little"), text, *(np.ravel(array).view(np.uint8).data for array in little)):
         digest.update(piece)
         file.write(piece)
     return digest.hexdigest()
-
-
-def _bytes_of(array: NDArray[Any]) -> Any:
-    """The bytes of an array, the lowest first, without a copy."""
-    return np.ravel(array.astype(array.dtype.newbyteorder("<"), copy=False)).view(np.uint8).data
 
 
 def _sync(file: BinaryIO) -> None:

@@ -162,7 +162,11 @@ def describe_clusters(model: Any, scan: Scan | None) -> Clusters:
     sizes, unit = _sizes(model, scan, len(centers))
     errors, error_name = _errors(model, scan, centers)
     known = getattr(model, "neighbors_", None)
-    graph = known if known is not None else _closest_centers(centers)
+    graph = known
+    if known is None:  # every centre and the closest others, nearly exactly: O(C √C D)
+        shard = open_input(BaseEstimator(), centers, reset=True).shard
+        cells = draw_cells(shard, centers, np.random.default_rng(0))
+        graph = graph_by_cells(shard, centers, cells, N_NEIGHBORS + 1)
     return Clusters(
         centers=centers,
         plane=project(centers, sizes, getattr(model, "feature_names_in_", None)),
@@ -216,13 +220,6 @@ def _errors(model: Any, scan: Scan | None, centers: F64) -> tuple[F64 | None, st
     family, (C, D) = FAMILIES[model.covariance_type], centers.shape
     variances = np.broadcast_to(family.variances(np.asarray(covariances, dtype=np.float64), C, D), (C, D))
     return variances.sum(axis=1), "trace of the covariance"
-
-
-def _closest_centers(centers: F64) -> Graph:
-    """Every centre and the closest others, nearly exactly. O(C √C D)."""
-    shard = open_input(BaseEstimator(), centers, reset=True).shard
-    cells = draw_cells(shard, centers, np.random.default_rng(0))
-    return graph_by_cells(shard, centers, cells, N_NEIGHBORS + 1)
 
 
 def project(centers: F64, sizes: F64, names: Any = None) -> Plane:

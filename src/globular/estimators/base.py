@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterator
 from functools import cache
-from inspect import isfunction
+from inspect import get_annotations, isfunction
 from numbers import Integral
 from typing import Any, ClassVar, Self
 
@@ -15,7 +15,7 @@ from sklearn.exceptions import NotFittedError
 from sklearn.utils._param_validation import make_constraint
 
 from globular.estimators.inputs import Input, open_input
-from globular.estimators.parameters import FROM_ONE, NOT_NEGATIVE, POSITIVE, SEED, Constraints, filled
+from globular.estimators.parameters import BY_NAME, BY_TYPE, FROM_ONE, NOT_NEGATIVE, POSITIVE, SEED, Constraints, filled
 from globular.estimators.running import exhaust
 from globular.model.history import Clock, Record
 
@@ -23,7 +23,9 @@ from globular.model.history import Clock, Record
 class Estimator(BaseEstimator):
     """Base of all estimators: a family checks its input and says how a fit runs (`_begin`)."""
 
-    _parameter_constraints: ClassVar[Constraints] = {
+    _parameter_constraints: ClassVar[Constraints] = {}
+    """Of all parameters, put together when a class is made."""
+    _constraints: ClassVar[Constraints] = {
         "max_iter": [FROM_ONE],
         "tol": [NOT_NEGATIVE],
         "max_time": [None, POSITIVE],
@@ -32,6 +34,7 @@ class Estimator(BaseEstimator):
         "callbacks": "no_validation",
         "n_threads": [None, Integral],
     }
+    """Of the parameters that a class has beside its bases, but for those that follow from their type or name."""
     max_iter: int
     max_time: float | None
     random_state: Any
@@ -50,6 +53,16 @@ class Estimator(BaseEstimator):
 
     def __init_subclass__(cls, **settings: Any) -> None:
         super().__init_subclass__(**settings)
+        if "_parameter_constraints" not in vars(cls):
+            found: Constraints = {}
+            defaults = set[str]()
+            for base in reversed(cls.__mro__):
+                types = {name: str(kind) for name, kind in get_annotations(base).items() if name[0] != "_"}
+                defaults |= types.keys() & vars(base).keys()
+                found |= {name: BY_TYPE[kind] for name, kind in types.items() if kind in BY_TYPE and name not in found}
+                found |= {name: rules for name, rules in BY_NAME.items() if name in types}
+                found |= vars(base).get("_constraints", {})
+            cls._parameter_constraints = {name: found[name] for name in found if name in defaults or not defaults}
         for each in (cls, *filter(isfunction, vars(cls).values())):
             each.__doc__ = filled(each.__doc__) if each.__doc__ else None
 

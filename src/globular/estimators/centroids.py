@@ -46,13 +46,10 @@ BLOCK_BYTES = 1 << 27
 class CentroidEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Estimator):
     """Base of the k-means family: subclasses say which steps to run (`_steps`) and take over a step (`_take_over`)."""
 
-    _parameter_constraints: ClassVar[Constraints] = {
-        **Estimator._parameter_constraints,
-        "n_clusters": [FROM_ONE],
+    _constraints: ClassVar[Constraints] = {
         "init": [one_of(*STARTS), "array-like", callable],
         "n_init": [AUTO, FROM_ONE],
         "metric": [one_of("euclidean", "cosine")],
-        "warm_start": ["boolean"],
     }
     n_clusters: int
     metric: str

@@ -143,12 +143,9 @@ class ChunkyGaussianMixture(ConditionalMixture):
     callbacks: Any = None
     n_threads: int | None = None
 
-    _parameter_constraints: ClassVar[Constraints] = {
-        **ConditionalMixture._parameter_constraints,
+    _constraints: ClassVar[Constraints] = {
         "covariance_type": [one_of(*FAMILIES)],
-        "weights": [one_of("learned", "equal")],
         "refine_tol": [NOT_NEGATIVE],
-        "max_cells": [None, FROM_ONE],
         "polish": ["boolean", AUTO],
         "n_candidates": [AUTO, None, FROM_ONE],
         "init": [one_of(*CHUNKY_STARTS), "array-like"],

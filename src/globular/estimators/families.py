@@ -45,10 +45,8 @@ class FamilyMixture(MixtureEstimator):
     callbacks: Any = None
     n_threads: int | None = None
 
-    _parameter_constraints: ClassVar[Constraints] = {
-        **{name: rules for name, rules in MixtureEstimator._parameter_constraints.items() if name != "reg_covar"},
+    _constraints: ClassVar[Constraints] = {
         "smoothing": [POSITIVE],
-        "weights": [one_of("learned", "equal")],
         "init_params": [one_of(*SEEDINGS)],
         "means_init": ["array-like", None],
     }

@@ -15,7 +15,6 @@ from globular.algorithms.infinite.data import CellData, CellOptions, RowData
 from globular.algorithms.infinite.infinite import InfiniteOptions, Mixture, components_at, infinite, one_component
 from globular.algorithms.infinite.part import draw_part, infinite_from_part
 from globular.algorithms.steps import Step, result_of
-from globular.estimators.base import Estimator
 from globular.estimators.checks import (
     check_common,
     check_indices,
@@ -150,18 +149,14 @@ SMALLEST_LEAF, LARGEST_LEAF, MOST_LEAVES = 16, 512, 2048
 class InfiniteEstimator(MixtureEstimator):
     """Base of the infinite mixtures: subclasses make the prior, publish a mixture and rebuild it from attributes."""
 
-    _parameter_constraints: ClassVar[Constraints] = {
-        **Estimator._parameter_constraints,
-        "accelerate": ["boolean"],
+    _constraints: ClassVar[Constraints] = {
         "truncation": [one_of("nested", "fixed")],
-        "max_components": [None, FROM_ONE],
-        "n_candidates": [None, FROM_ONE],
         "min_split_gain": [NOT_NEGATIVE],
         "min_component_weight": [NOT_NEGATIVE],
         "concentration": [POSITIVE, tuple, list, one_of("gamma"), dict],
         "discount": [Number(Real, 0, 1, closed="left")],
+        "max_iter": [FROM_ONE],
         "tol": [POSITIVE],
-        "n_init": [FROM_ONE],
         "init_params": [one_of(*MEANS_METHODS), "array-like"],
     }
     accelerate: bool

@@ -166,11 +166,7 @@ class InfiniteGaussianMixture(ConditionalMixture, InfiniteEstimator):
     callbacks: Any = None
     n_threads: int | None = None
 
-    _parameter_constraints: ClassVar[Constraints] = {
-        **InfiniteEstimator._parameter_constraints,
-        "covariance_type": [one_of(*KINDS)],
-        "prior": [None, dict],
-    }
+    _constraints: ClassVar[Constraints] = {"covariance_type": [one_of(*KINDS)], "prior": [None, dict]}
     _derived = InfiniteEstimator._derived
     _polishes = True
 
@@ -336,10 +332,7 @@ n_distances_
     callbacks: Any = None
     n_threads: int | None = None
 
-    _parameter_constraints: ClassVar[Constraints] = {
-        **InfiniteEstimator._parameter_constraints,
-        "smoothing": [POSITIVE, "array-like"],
-    }
+    _constraints: ClassVar[Constraints] = {"smoothing": [POSITIVE, "array-like"]}
     covariance_type = "tied_spherical"
     _takes_negative = False
 

@@ -20,7 +20,7 @@ from globular.estimators.inputs import EXACT_BELOW, Input
 from globular.estimators.memory import check_allocation, fit_bytes
 from globular.estimators.mixture import GaussianMixture
 from globular.estimators.mixtures import N_CANDIDATES, MixtureEstimator, Run, Starting
-from globular.estimators.parameters import FROM_ONE, Constraints, one_of
+from globular.estimators.parameters import Constraints, one_of
 from globular.estimators.starts import GivenStart, choose_centers, settled
 from globular.model.covariances.families import with_factors
 from globular.model.gaussian import GaussianParameters
@@ -123,12 +123,8 @@ callable, default="auto"
     callbacks: Any = None
     n_threads: int | None = None
 
-    _parameter_constraints: ClassVar[Constraints] = {
-        **MixtureEstimator._parameter_constraints,
-        "n_factors": [FROM_ONE],
+    _constraints: ClassVar[Constraints] = {
         "noise": [one_of(*NOISES)],
-        "correlated_noise": ["boolean"],
-        "n_candidates": [FROM_ONE],
         "init": [one_of(*STARTS), "array-like", callable],
     }
 

@@ -32,7 +32,7 @@ from globular.estimators.checks import (
 from globular.estimators.elsewhere import lazily, where_x_is
 from globular.estimators.inputs import Input, mean_variance
 from globular.estimators.memory import check_allocation, mixture_bytes
-from globular.estimators.parameters import AUTO, FROM_ONE, FROM_ZERO, NOT_NEGATIVE, Constraints
+from globular.estimators.parameters import AUTO, FROM_ZERO, NOT_NEGATIVE, Constraints
 from globular.estimators.running import Fit, warn_user
 from globular.estimators.starts import GivenStart, continues, filled_up, spare_centers
 from globular.model.covariances import FAMILIES, CovarianceLimits
@@ -80,14 +80,7 @@ class Preparation:
 class MixtureEstimator(DensityMixin, Estimator):
     """Base of the mixtures: subclasses say how a run begins (`_start`), and may take more than the mixture from it."""
 
-    _parameter_constraints: ClassVar[Constraints] = {
-        **Estimator._parameter_constraints,
-        "n_components": [FROM_ONE],
-        "reg_covar": [NOT_NEGATIVE, AUTO],
-        "max_iter": [FROM_ZERO],
-        "n_init": [FROM_ONE],
-        "warm_start": ["boolean"],
-    }
+    _constraints: ClassVar[Constraints] = {"reg_covar": [NOT_NEGATIVE, AUTO], "max_iter": [FROM_ZERO]}
     _on_cards = "GaussianMixture"
     _derived: ClassVar[Mapping[str, str]] = {}
     """Attributes that follow from another one, which answers are made from; setting them would change no answer."""

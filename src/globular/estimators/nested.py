@@ -145,14 +145,10 @@ class NestedMiniBatchKMeans(CentroidEstimator):
 
     _least_label = -1  # of a row that was in no batch yet
     _counts_starts = True
-    _parameter_constraints: ClassVar[Constraints] = {
-        **CentroidEstimator._parameter_constraints,
+    _constraints: ClassVar[Constraints] = {
         "batch_size": [AUTO, FROM_ONE],
         "search": [one_of("auto", *SEARCHES)],
-        "init_size": [None, FROM_ONE],
-        "max_no_improvement": [None, FROM_ONE],
         "reassignment_ratio": [Number(Real, 0, 1, closed="both")],
-        "compute_labels": ["boolean"],
     }
 
     def fit_predict(self, X: Any, y: Any = None, sample_weight: Any = None) -> Labels:

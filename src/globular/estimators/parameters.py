@@ -46,6 +46,10 @@ SEED = Number(Integral, 0, 2**32 - 1, closed="both")
 AUTO = one_of("auto")
 DEVICE = DeviceName({"auto"})
 
+BY_TYPE: Constraints = {"bool": ["boolean"], "int": [FROM_ONE], "int | None": [None, FROM_ONE]}
+"""What a parameter of this type must be, where its class says nothing else."""
+BY_NAME: Constraints = {"weights": [one_of("learned", "equal")], "device": [DEVICE]}
+
 _TEXT = """
 init : {"auto", "k-means++", "plain k-means++", "afk-mc2", "k-means||", "hierarchical", "random"}, array or \
 callable, default="auto"

@@ -17,7 +17,7 @@ from globular.estimators.centroids import CentroidEstimator
 from globular.estimators.checks import check_indices
 from globular.estimators.inputs import Input, mean_variance
 from globular.estimators.memory import fit_bytes, words_of_neighbors
-from globular.estimators.parameters import DEVICE, FROM_ONE, Constraints, Number, one_of
+from globular.estimators.parameters import Constraints, Number, one_of
 from globular.estimators.starts import starting_centers
 from globular.model.graph import Graph
 from globular.model.statistics import F64
@@ -99,14 +99,9 @@ class VariationalKMeans(CentroidEstimator):
     n_threads: int | None = None
     device: str = "auto"
 
-    _parameter_constraints: ClassVar[Constraints] = {
-        **CentroidEstimator._parameter_constraints,
-        "n_candidates": [FROM_ONE],
-        "n_neighbors": [FROM_ONE],
+    _constraints: ClassVar[Constraints] = {
         "n_random": [Number(Integral, 0, 15, closed="both")],
         "neighborhoods": [one_of("estimated", "exhaustive")],
-        "exact_labels": ["boolean"],
-        "device": [DEVICE],
     }
 
     def _steps(self, data: Input, random_state: np.random.RandomState) -> Iterator[Step[Any]]:

@@ -30,7 +30,7 @@ from globular.estimators.elsewhere import lazily, where_x_is
 from globular.estimators.inputs import EXACT_BELOW, Input
 from globular.estimators.memory import fit_bytes, mixture_bytes, words_of_neighbors
 from globular.estimators.mixtures import N_CANDIDATES, Run, Starting
-from globular.estimators.parameters import DEVICE, FROM_ONE, Constraints, one_of
+from globular.estimators.parameters import Constraints, one_of
 from globular.estimators.starts import GivenStart, choose_centers, settled
 from globular.model.covariances import FAMILIES, SEPARABLE
 from globular.model.gaussian import GaussianParameters, isotropic_mixture
@@ -144,15 +144,10 @@ callable, default="auto"
     n_threads: int | None = None
     device: str = "auto"
 
-    _parameter_constraints: ClassVar[Constraints] = {
-        **ConditionalMixture._parameter_constraints,
-        "n_candidates": [FROM_ONE],
+    _constraints: ClassVar[Constraints] = {
         "search": [one_of("auto", "probing", "neighbors", EXHAUSTIVE)],
-        "n_neighbors": [None, FROM_ONE],
         "covariance_type": [one_of(*FAMILIES)],
-        "weights": [one_of("learned", "equal")],
         "init": [one_of(*STARTS), "array-like", callable],
-        "device": [DEVICE],
     }
 
     def _check_fit(self, data: Input) -> None:

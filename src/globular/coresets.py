@@ -31,9 +31,8 @@ from globular.algorithms.calibration import calibrated
 from globular.algorithms.kmeans.coreset import draw_rows
 from globular.algorithms.mixtures.coreset import draw_rows_of_groups
 from globular.algorithms.seeding.common import DrawnRows
-from globular.estimators.checks import Metric, RandomState, check_metric, generator, whole_number
+from globular.estimators.checks import Metric, RandomState, check_allocation, check_metric, generator, whole_number
 from globular.estimators.inputs import Input, mean_variance, open_input
-from globular.estimators.memory import check_allocation
 from globular.model.statistics import F64
 
 __all__ = ["Coreset", "coreset", "merge"]

@@ -12,9 +12,8 @@ from sklearn.utils.validation import check_is_fitted
 from globular.algorithms.kmeans.balance import Assignment, balanced
 from globular.algorithms.ward import ward_linkage
 from globular.estimators.centroids import CentroidEstimator
-from globular.estimators.checks import checked_floats, checked_limit
+from globular.estimators.checks import check_allocation, checked_floats, checked_limit
 from globular.estimators.elsewhere import where_x_is
-from globular.estimators.memory import check_allocation
 from globular.export import centers_from
 from globular.model.statistics import F64, I64
 from globular.plotting import plot_tree

@@ -95,15 +95,11 @@ def kmeans_plus_plus(
     Parameters
     ----------
     X, n_clusters, sample_weight, random_state, n_threads, metric
-        As in `random`.
+        As in `random`, and so is what is returned.
     n_local_trials : int or "greedy", optional
         Rows tried for each centre, of which the one that lowers the error most is kept. None and 1 mean plain
         k-means++ in the distribution of its paper. "greedy" means 2 + log(n_clusters), scikit-learn's choice: better
         centres, but one pass over the rows for each of them.
-
-    Returns
-    -------
-    ndarray of shape (n_clusters, n_columns)
 
     Examples
     --------
@@ -138,13 +134,9 @@ def afk_mc2(
     Parameters
     ----------
     X, n_clusters, sample_weight, random_state, n_threads, metric
-        As in `random`.
+        As in `random`, and so is what is returned.
     chain_length : int
         Rows proposed for each centre. Longer chains come closer to k-means++.
-
-    Returns
-    -------
-    ndarray of shape (n_clusters, n_columns)
 
     Examples
     --------
@@ -175,15 +167,11 @@ def kmeans_parallel(
     Parameters
     ----------
     X, n_clusters, sample_weight, random_state, n_threads, metric
-        As in `random`.
+        As in `random`, and so is what is returned.
     n_rounds : int
         Passes over the rows.
     oversampling : float
         Candidates drawn in every round, as a multiple of `n_clusters`.
-
-    Returns
-    -------
-    ndarray of shape (n_clusters, n_columns)
 
     Examples
     --------

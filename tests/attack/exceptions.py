@@ -24,7 +24,7 @@ _REASONS = {
         *.SECONDS_PER_*
     """,
     "how many bytes something takes, for a message": """
-        estimators.memory.*
+        estimators.checks.*
         passes.limits: NODES_PER_LEAF_SIZE
         estimators.kmeans: CARD_BYTES_PER_PROBE
     """,

@@ -22,10 +22,16 @@ from globular.algorithms.steps import Step, in_units
 from globular.data.open import as_source
 from globular.estimators.base import Estimator
 from globular.estimators.certificates import Certificate, of_centers
-from globular.estimators.checks import check_common, check_indices, checked_floats, checked_limit
+from globular.estimators.checks import (
+    check_allocation,
+    check_common,
+    check_indices,
+    checked_floats,
+    checked_limit,
+    fit_bytes,
+)
 from globular.estimators.elsewhere import lazily, where_x_is
 from globular.estimators.inputs import Input, open_input
-from globular.estimators.memory import check_allocation, fit_bytes
 from globular.estimators.parameters import AUTO, FROM_ONE, Constraints, one_of
 from globular.estimators.running import Fit, warn_user
 from globular.estimators.starts import filled_up, of_unit_length, spare_centers

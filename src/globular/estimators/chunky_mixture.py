@@ -18,9 +18,9 @@ from globular.algorithms.mixtures.chunky import (
 from globular.algorithms.mixtures.em import EMOptions, covariance_limits, start_at_random
 from globular.algorithms.mixtures.greedy import grow_mixture
 from globular.algorithms.steps import result_of
+from globular.estimators.checks import check_allocation, chunky_bytes
 from globular.estimators.conditional import ConditionalMixture
 from globular.estimators.inputs import Input
-from globular.estimators.memory import check_allocation, chunky_bytes
 from globular.estimators.mixtures import N_CANDIDATES, Run, Starting
 from globular.estimators.parameters import AUTO, FROM_ONE, NOT_NEGATIVE, Constraints, one_of
 from globular.estimators.starts import MEANS_METHODS, STARTS, GivenStart, checked_shape

@@ -11,9 +11,9 @@ import numpy as np
 from sklearn.utils.validation import check_array, check_is_fitted
 
 from globular.algorithms.mixtures.missing import NUMBERS_PER_BLOCK, IncompleteRows
+from globular.estimators.checks import check_allocation
 from globular.estimators.elsewhere import lazily
 from globular.estimators.inputs import open_incomplete
-from globular.estimators.memory import check_allocation
 from globular.estimators.mixtures import MixtureEstimator
 from globular.estimators.starts import checked_shape, checked_shares
 from globular.estimators.validation import check_weights, naming

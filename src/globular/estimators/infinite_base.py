@@ -19,13 +19,14 @@ from globular.estimators.checks import (
     check_common,
     check_indices,
     checked_floats,
+    chunky_bytes,
+    mixture_bytes,
     positive_number,
     rows_to_draw,
     whole_number,
 )
 from globular.estimators.elsewhere import lazily
 from globular.estimators.inputs import Input
-from globular.estimators.memory import chunky_bytes, mixture_bytes
 from globular.estimators.mixtures import MixtureEstimator, Run, Starting
 from globular.estimators.parameters import FROM_ONE, NOT_NEGATIVE, POSITIVE, Constraints, Number, one_of
 from globular.estimators.starts import MEANS_METHODS, GivenStart, checked_shape

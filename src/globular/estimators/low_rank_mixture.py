@@ -14,10 +14,9 @@ from globular.algorithms.kmeans.variational import VariationalOptions
 from globular.algorithms.mixtures.em import EMOptions, covariance_limits
 from globular.algorithms.mixtures.low_rank import find_low_rank_members, low_rank_em, start_low_rank
 from globular.algorithms.seeding.named import STARTS
-from globular.estimators.checks import checked_floats
+from globular.estimators.checks import check_allocation, checked_floats, fit_bytes
 from globular.estimators.elsewhere import lazily
 from globular.estimators.inputs import EXACT_BELOW, Input
-from globular.estimators.memory import check_allocation, fit_bytes
 from globular.estimators.mixture import GaussianMixture
 from globular.estimators.mixtures import N_CANDIDATES, MixtureEstimator, Run, Starting
 from globular.estimators.parameters import Constraints, one_of

@@ -22,16 +22,17 @@ from globular.algorithms.mixtures.em import EMOptions, covariance_limits
 from globular.algorithms.steps import Step, in_units, mapped, result_of
 from globular.estimators.base import Estimator
 from globular.estimators.checks import (
+    check_allocation,
     check_common,
     check_components,
     check_indices,
     checked_floats,
     checked_limit,
+    mixture_bytes,
     rows_to_draw,
 )
 from globular.estimators.elsewhere import lazily, where_x_is
 from globular.estimators.inputs import Input, mean_variance
-from globular.estimators.memory import check_allocation, mixture_bytes
 from globular.estimators.parameters import AUTO, FROM_ZERO, NOT_NEGATIVE, Constraints
 from globular.estimators.running import Fit, warn_user
 from globular.estimators.starts import GivenStart, continues, filled_up, spare_centers

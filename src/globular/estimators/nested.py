@@ -24,9 +24,8 @@ from globular.algorithms.kmeans.probing import N_PROBES, label_probes
 from globular.algorithms.seeding.named import Starting
 from globular.algorithms.steps import Step, mapped, result_of
 from globular.estimators.centroids import CentroidEstimator
-from globular.estimators.checks import check_common, checked_floats
+from globular.estimators.checks import check_allocation, check_common, checked_floats
 from globular.estimators.inputs import MEMORY_SHARE, Input, mean_variance
-from globular.estimators.memory import check_allocation
 from globular.estimators.parameters import AUTO, FROM_ONE, Constraints, Number, one_of
 from globular.estimators.running import warn_user
 from globular.estimators.starts import starting_centers

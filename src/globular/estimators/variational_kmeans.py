@@ -14,9 +14,8 @@ from globular.algorithms.kmeans.swaps import swapped_start
 from globular.algorithms.kmeans.variational import HardModel, VariationalOptions, start_rows, variational_kmeans
 from globular.algorithms.steps import Step
 from globular.estimators.centroids import CentroidEstimator
-from globular.estimators.checks import check_indices
+from globular.estimators.checks import check_indices, fit_bytes, words_of_neighbors
 from globular.estimators.inputs import Input, mean_variance
-from globular.estimators.memory import fit_bytes, words_of_neighbors
 from globular.estimators.parameters import Constraints, Number, one_of
 from globular.estimators.starts import starting_centers
 from globular.model.graph import Graph

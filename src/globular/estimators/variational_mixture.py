@@ -24,11 +24,10 @@ from globular.algorithms.seeding.named import STARTS, Start
 from globular.algorithms.steps import Step
 from globular.errors import DeviceError
 from globular.estimators.certificates import Certificate, of_mixture
-from globular.estimators.checks import check_indices
+from globular.estimators.checks import check_indices, fit_bytes, mixture_bytes, words_of_neighbors
 from globular.estimators.conditional import ConditionalMixture
 from globular.estimators.elsewhere import lazily, where_x_is
 from globular.estimators.inputs import EXACT_BELOW, Input
-from globular.estimators.memory import fit_bytes, mixture_bytes, words_of_neighbors
 from globular.estimators.mixtures import N_CANDIDATES, Run, Starting
 from globular.estimators.parameters import Constraints, one_of
 from globular.estimators.starts import GivenStart, choose_centers, settled

@@ -12,7 +12,7 @@ import typer
 from globular.cli import options
 from globular.cli.inputs import open_weighted, split_columns, with_standard_input
 from globular.cli.options import size_of
-from globular.cli.shared import check_output, output, print_next, printable, say
+from globular.cli.shared import check_output, output, print_columns, print_next, say
 
 if TYPE_CHECKING:
     from globular.selection import Selection
@@ -94,25 +94,20 @@ def _sizes(text: str) -> list[int]:
 
 
 def _print_scores(found: Selection, name: str) -> None:
-    from rich.table import Table
-
-    title = printable(f"numbers of clusters for {name}")
-    table = Table(title=title, title_justify="left", title_style="bold", box=None)
     digits = {"error": ".6g", "elbow": ".3f", "silhouette": ".3f", "bic": ".8g", "icl": ".8g"}
     if found.criterion == "variance_ratio":
         digits["variance_ratio"] = ".6g"
     known = [name for name in digits if not all(isnan(value) for value in found.column(name))]
     several = len({score.covariance_type for score in found.scores}) > 1
-    for heading in ("clusters", *(["type"] if several else []), *known):
-        table.add_column(heading, justify="right", header_style="dim")
-    best = found.best_score(found.criterion)
+    rows = []
     for score in found.scores:
         values = {name: getattr(score, name) for name in known}
         shown = ["" if isnan(value) else format(value, digits[name]) for name, value in values.items()]
-        kind = [score.covariance_type] if several else []
-        table.add_row(f"{score.n_clusters:,}", *kind, *shown, style="bold" if score is best else "")
-    console = output()
-    console.print(table)
+        rows.append([f"{score.n_clusters:,}", *([score.covariance_type] if several else []), *shown])
+    best, console = found.best_score(found.criterion), output()
+    headings = ("clusters", *(["type"] if several else []), *known)
+    bold = [score is best for score in found.scores].index(True)
+    print_columns(console, f"numbers of clusters for {name}", headings, rows, bold=bold)
     console.print(f"Best by {found.criterion}: {found.best:,}{f', {best.covariance_type}' if several else ''}")
     for reason in found.doubts:
         console.print(f"Beware: {reason}.")

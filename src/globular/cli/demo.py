@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from typer import Option
 
 from globular.cli.shared import output, print_columns, print_next, say
 
@@ -33,9 +33,9 @@ class Result:
 
 def demo(
     folder: Annotated[
-        Path, typer.Option("--output", "-o", metavar="FOLDER", help="Where the pictures, the page and the model go.")
+        Path, Option("--output", "-o", metavar="FOLDER", help="Where the pictures, the page and the model go.")
     ] = Path("globular-demo"),
-    side: Annotated[int, typer.Option(metavar="N", min=2, help="The data are side × side clusters on a grid.")] = 45,
+    side: Annotated[int, Option(metavar="N", min=2, help="The data are side × side clusters on a grid.")] = 45,
 ) -> None:
     """Cluster generated data into thousands of clusters, beside scikit-learn. Takes less than a minute."""
     from globular.datasets import birch_grid

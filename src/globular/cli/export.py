@@ -6,7 +6,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from typer import Option
 
 from globular.cli import options
 from globular.cli.inputs import load_model, open_for, open_weighted, split_columns, with_standard_input
@@ -28,15 +28,14 @@ class Kind(StrEnum):
 
 def coreset(
     data: options.DataArgument,
-    n_rows: Annotated[int, typer.Option("-n", "--rows", metavar="N", min=1, help="Most rows that are drawn.")],
+    n_rows: Annotated[int, Option("-n", "--rows", metavar="N", min=1, help="Most rows that are drawn.")],
     target: Annotated[
-        Path,
-        typer.Option("--output", "-o", metavar="FILE", help="The rows: .parquet, .csv or .npz.", show_default=False),
+        Path, Option("--output", "-o", metavar="FILE", help="The rows: .parquet, .csv or .npz.", show_default=False)
     ],
-    kind: Annotated[Kind, typer.Option(help="What shall be fitted: k-means or mixture.")] = Kind.KMEANS,
+    kind: Annotated[Kind, Option(help="What shall be fitted: k-means or mixture.")] = Kind.KMEANS,
     weights: options.WeightsOption = None,
     columns: options.ColumnsOption = None,
-    metric: Annotated[str, typer.Option(help="euclidean or cosine.")] = "euclidean",
+    metric: Annotated[str, Option(help="euclidean or cosine.")] = "euclidean",
     seed: options.SeedOption = None,
     threads: options.ThreadsOption = None,
     force: options.ForceOption = False,
@@ -80,7 +79,7 @@ def export(
     model_folder: options.ModelArgument,
     target: Annotated[
         Path,
-        typer.Option(
+        Option(
             "--output",
             "-o",
             metavar="FILE",
@@ -90,12 +89,10 @@ def export(
     ],
     data: options.RowsOption = None,
     columns: options.ColumnsOption = None,
-    probes: Annotated[int, typer.Option(metavar="N", min=1, help="For .faiss: lists that a search looks at.")] = 1,
-    coarse: Annotated[
-        str, typer.Option(help="For .faiss: flat, or hnsw to find lists by a graph of the centres.")
-    ] = "flat",
+    probes: Annotated[int, Option(metavar="N", min=1, help="For .faiss: lists that a search looks at.")] = 1,
+    coarse: Annotated[str, Option(help="For .faiss: flat, or hnsw to find lists by a graph of the centres.")] = "flat",
     code_size: Annotated[
-        int | None, typer.Option(metavar="BYTES", help="For .faiss: rows as product codes (IVF-PQ).")
+        int | None, Option(metavar="BYTES", help="For .faiss: rows as product codes (IVF-PQ).")
     ] = None,
     force: options.ForceOption = False,
     quiet: options.QuietOption = False,
@@ -124,13 +121,11 @@ def export(
 
 def report(
     model_folder: options.ModelArgument,
-    page: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="The page.")] = Path("report.html"),
+    page: Annotated[Path, Option("--output", "-o", metavar="FILE", help="The page.")] = Path("report.html"),
     data: options.RowsOption = None,
     columns: options.ColumnsOption = None,
-    title: Annotated[str | None, typer.Option(metavar="TEXT", help="Headline of the page.")] = None,
-    images: Annotated[
-        str, typer.Option(metavar="HxW", help="Rows as images: auto, none, or the size as 28x28.")
-    ] = "auto",
+    title: Annotated[str | None, Option(metavar="TEXT", help="Headline of the page.")] = None,
+    images: Annotated[str, Option(metavar="HxW", help="Rows as images: auto, none, or the size as 28x28.")] = "auto",
     threads: options.ThreadsOption = None,
     force: options.ForceOption = False,
     quiet: options.QuietOption = False,

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer import Option
 
 from globular.cli import options
 from globular.cli.inputs import dask_workers, on_workers, open_weighted, split_columns, with_standard_input
@@ -31,11 +32,11 @@ def _number_of_clusters(text: str | None) -> int | str | None:
 def fit(
     data: options.DataArgument,
     folder: Annotated[
-        Path, typer.Option("--output", "-o", metavar="MODEL", help="Folder for the model.", show_default=False)
+        Path, Option("--output", "-o", metavar="MODEL", help="Folder for the model.", show_default=False)
     ],
     n_clusters: Annotated[
         Any,
-        typer.Option(
+        Option(
             "-k",
             "--clusters",
             metavar="N",
@@ -44,46 +45,44 @@ def fit(
             help="Number of clusters, or auto (see globular select); for infinite mixtures the most, if any.",
         ),
     ] = None,
-    model: Annotated[Model | None, typer.Option(help=f"What to fit: {', '.join(Model)}; kmeans by default.")] = None,
+    model: Annotated[Model | None, Option(help=f"What to fit: {', '.join(Model)}; kmeans by default.")] = None,
     algorithm: Annotated[
         str | None,
-        typer.Option(
-            help="auto (default); exact, lloyd or probing for kmeans, em, nested, variational or chunky for gmm."
-        ),
+        Option(help="auto (default); exact, lloyd or probing for kmeans, em, nested, variational or chunky for gmm."),
     ] = None,
     init: Annotated[
-        str | None, typer.Option(help="Seeding: auto, k-means++, hierarchical, random …; by name as in Python.")
+        str | None, Option(help="Seeding: auto, k-means++, hierarchical, random …; by name as in Python.")
     ] = None,
     n_init: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="Runs from different starts; the best is kept.")
+        int | None, Option(metavar="N", min=1, help="Runs from different starts; the best is kept.")
     ] = None,
     quality: Annotated[
-        str | None, typer.Option(help="For kmeans with many clusters: fast, balanced (default) or best.")
+        str | None, Option(help="For kmeans with many clusters: fast, balanced (default) or best.")
     ] = None,
-    metric: Annotated[str | None, typer.Option(help="For the k-means models: euclidean (default) or cosine.")] = None,
+    metric: Annotated[str | None, Option(help="For the k-means models: euclidean (default) or cosine.")] = None,
     covariance_type: Annotated[
-        str | None, typer.Option(help="For Gaussian mixtures: tied_spherical, spherical, diag, tied or full.")
+        str | None, Option(help="For Gaussian mixtures: tied_spherical, spherical, diag, tied or full.")
     ] = None,
     settings: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="NAME=VALUE", help="Any other parameter of the model, as in Python; repeatable."),
+        Option("--set", metavar="NAME=VALUE", help="Any other parameter of the model, as in Python; repeatable."),
     ] = None,
-    max_iter: Annotated[int | None, typer.Option(metavar="N", min=0, help="Most iterations.")] = None,
-    max_time: Annotated[float | None, typer.Option(metavar="SECONDS", help="Most seconds.")] = None,
-    tol: Annotated[float | None, typer.Option(metavar="X", help="Smallest change that is worth going on for.")] = None,
+    max_iter: Annotated[int | None, Option(metavar="N", min=0, help="Most iterations.")] = None,
+    max_time: Annotated[float | None, Option(metavar="SECONDS", help="Most seconds.")] = None,
+    tol: Annotated[float | None, Option(metavar="X", help="Smallest change that is worth going on for.")] = None,
     seed: options.SeedOption = None,
     threads: options.ThreadsOption = None,
-    device: Annotated[str | None, typer.Option(help="Where to compute: auto (default), cpu, cuda or cuda:N.")] = None,
+    device: Annotated[str | None, Option(help="Where to compute: auto (default), cpu, cuda or cuda:N.")] = None,
     weights: options.WeightsOption = None,
     columns: options.ColumnsOption = None,
     labels: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Also write the labels (.npy .npz .csv .parquet).")
+        Path | None, Option(metavar="FILE", help="Also write the labels (.npy .npz .csv .parquet).")
     ] = None,
     checkpoint_every: Annotated[
-        float | None, typer.Option(metavar="SECONDS", help="Seconds between two saves of the unfinished model.")
+        float | None, Option(metavar="SECONDS", help="Seconds between two saves of the unfinished model.")
     ] = None,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Go on from the model in MODEL if there is one; iterations count anew.")
+        bool, Option("--resume", help="Go on from the model in MODEL if there is one; iterations count anew.")
     ] = False,
     force: options.ForceOption = False,
     scheduler: options.SchedulerOption = None,

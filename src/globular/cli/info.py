@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer import Argument, Option
 
 from globular.cli.inputs import load_model, open_for, open_tables, split_columns, with_standard_input
 from globular.cli.options import ColumnsOption, RowsOption
@@ -43,11 +44,11 @@ class Contents:
 
 def info(
     paths: Annotated[
-        list[str], typer.Argument(metavar="MODEL_OR_DATA", help="A model folder, or data files.", show_default=False)
+        list[str], Argument(metavar="MODEL_OR_DATA", help="A model folder, or data files.", show_default=False)
     ],
     columns: ColumnsOption = None,
     data: RowsOption = None,
-    as_json: Annotated[bool, typer.Option("--json", help="As JSON, for programs.")] = False,
+    as_json: Annotated[bool, Option("--json", help="As JSON, for programs.")] = False,
 ) -> None:
     """Describe a model or data files: columns, types, rows.
 

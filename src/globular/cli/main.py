@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import Annotated, Any
 
 import typer
+from typer import Option
 
 from globular._version import __version__
 from globular.cli.demo import demo
@@ -40,7 +41,7 @@ def _print_version(wanted: bool) -> None:
 @app.callback()
 def _options(
     version: Annotated[
-        bool, typer.Option("--version", help="Print the version and exit.", callback=_print_version, is_eager=True)
+        bool, Option("--version", help="Print the version and exit.", callback=_print_version, is_eager=True)
     ] = False,
 ) -> None:
     """Cluster data into thousands to millions of clusters."""

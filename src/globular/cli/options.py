@@ -9,7 +9,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from typer import Argument, Option
 
 from globular.cli.shared import say
 
@@ -134,40 +134,33 @@ def _hush(quiet: bool) -> bool:
 
 DataArgument = Annotated[
     list[str],
-    typer.Argument(
+    Argument(
         metavar="DATA",
         help="Tables of numbers: .npy .npz .csv .tsv .parquet .feather .jsonl .fvecs .bvecs .ivecs .h5 .svmlight, "
         "several of them, a folder, 'part-*.npy', or - for standard input.",
         show_default=False,
     ),
 ]
-ModelArgument = Annotated[
-    Path, typer.Argument(metavar="MODEL", help="Folder that globular fit wrote.", show_default=False)
-]
+ModelArgument = Annotated[Path, Argument(metavar="MODEL", help="Folder that globular fit wrote.", show_default=False)]
 SeedOption = Annotated[
     int | None,
-    typer.Option(
-        "--seed", metavar="N", min=0, max=2**32 - 1, help="Same seed, same result, on one machine and version."
-    ),
+    Option("--seed", metavar="N", min=0, max=2**32 - 1, help="Same seed, same result, on one machine and version."),
 ]
 ThreadsOption = Annotated[
-    int | None, typer.Option("--threads", metavar="N", min=1, help="Number of threads; all cores by default.")
+    int | None, Option("--threads", metavar="N", min=1, help="Number of threads; all cores by default.")
 ]
 WeightsOption = Annotated[
-    str | None, typer.Option("--weights", metavar="FILE|COLUMN", help="A weight per row: a file, or a column of DATA.")
+    str | None, Option("--weights", metavar="FILE|COLUMN", help="A weight per row: a file, or a column of DATA.")
 ]
-ColumnsOption = Annotated[
-    str | None, typer.Option("--columns", metavar="A,B,…", help="Use only these columns, by name.")
-]
-ForceOption = Annotated[bool, typer.Option("--force", help="Replace what is written if it exists already.")]
+ColumnsOption = Annotated[str | None, Option("--columns", metavar="A,B,…", help="Use only these columns, by name.")]
+ForceOption = Annotated[bool, Option("--force", help="Replace what is written if it exists already.")]
 RowsOption = Annotated[
-    list[str] | None, typer.Option("--data", metavar="DATA", help="A table of rows; repeatable.", show_default=False)
+    list[str] | None, Option("--data", metavar="DATA", help="A table of rows; repeatable.", show_default=False)
 ]
-QuietOption = Annotated[bool, typer.Option("--quiet", "-q", callback=_hush, help="No progress bar, no summary.")]
+QuietOption = Annotated[bool, Option("--quiet", "-q", callback=_hush, help="No progress bar, no summary.")]
 SchedulerOption = Annotated[
-    str | None,
-    typer.Option("--scheduler", metavar="ADDRESS", help="Work on the Dask cluster there; its workers read DATA."),
+    str | None, Option("--scheduler", metavar="ADDRESS", help="Work on the Dask cluster there; its workers read DATA.")
 ]
 WorkersOption = Annotated[
-    int | None, typer.Option("--workers", metavar="N", min=1, help="Start N Dask worker processes and work on them.")
+    int | None, Option("--workers", metavar="N", min=1, help="Start N Dask worker processes and work on them.")
 ]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from typer import Option
 
 from globular.cli import options
 from globular.cli.inputs import dask_workers, load_model, on_workers, open_for, with_standard_input
@@ -60,24 +60,20 @@ def predict(
     data: options.DataArgument,
     target: Annotated[
         str,
-        typer.Option(
+        Option(
             "--output", "-o", metavar="FILE", help="The labels: .npy, .npz, .csv, .parquet, or - .", show_default=False
         ),
     ],
     probabilities: Annotated[
-        bool, typer.Option("--proba", help="For mixtures: the probabilities of all components, or of --top M.")
+        bool, Option("--proba", help="For mixtures: the probabilities of all components, or of --top M.")
     ] = False,
     distances: Annotated[
-        bool, typer.Option("--distances", help="For k-means models: also the distance to the centre.")
+        bool, Option("--distances", help="For k-means models: also the distance to the centre.")
     ] = False,
-    top: Annotated[
-        int | None, typer.Option("--top", metavar="M", min=1, help="The M closest or likeliest clusters of a row.")
-    ] = None,
-    max_distance: Annotated[
-        float | None, typer.Option("--max-distance", metavar="D", help="Rows farther from their centre get -1.")
-    ] = None,
+    top: Annotated[int | None, Option(metavar="M", min=1, help="The M closest or likeliest clusters of a row.")] = None,
+    max_distance: Annotated[float | None, Option(metavar="D", help="Rows farther from their centre get -1.")] = None,
     keep: Annotated[
-        bool, typer.Option("--keep-columns", help="Write all columns of DATA, too (text to .csv, else .parquet).")
+        bool, Option("--keep-columns", help="Write all columns of DATA, too (text to .csv, else .parquet).")
     ] = False,
     columns: options.ColumnsOption = None,
     threads: options.ThreadsOption = None,

@@ -7,7 +7,7 @@ from math import isnan
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from typer import Option
 
 from globular.cli import options
 from globular.cli.inputs import open_weighted, split_columns, with_standard_input
@@ -32,22 +32,22 @@ class Kind(StrEnum):
 def select(
     data: options.DataArgument,
     numbers: Annotated[
-        str, typer.Option("-k", "--clusters", metavar="RANGE", help="2:20, or 10:10000:15 (15 numbers), or 4,8,16.")
+        str, Option("-k", "--clusters", metavar="RANGE", help="2:20, or 10:10000:15 (15 numbers), or 4,8,16.")
     ] = "2:20",
-    model: Annotated[Kind, typer.Option(help="gmm fits Gaussian mixtures, for BIC and ICL.")] = Kind.KMEANS,
-    criterion: Annotated[str, typer.Option(help="auto, elbow, silhouette, variance_ratio, bic or icl.")] = "auto",
-    covariance_type: Annotated[str, typer.Option(metavar="TYPES", help="For gmm: full, or full,diag or all.")] = "full",
-    metric: Annotated[str, typer.Option(help="euclidean or cosine.")] = "euclidean",
-    max_iter: Annotated[int, typer.Option(metavar="N", min=1, help="Most iterations at each number.")] = 30,
+    model: Annotated[Kind, Option(help="gmm fits Gaussian mixtures, for BIC and ICL.")] = Kind.KMEANS,
+    criterion: Annotated[str, Option(help="auto, elbow, silhouette, variance_ratio, bic or icl.")] = "auto",
+    covariance_type: Annotated[str, Option(metavar="TYPES", help="For gmm: full, or full,diag or all.")] = "full",
+    metric: Annotated[str, Option(help="euclidean or cosine.")] = "euclidean",
+    max_iter: Annotated[int, Option(metavar="N", min=1, help="Most iterations at each number.")] = 30,
     seed: options.SeedOption = None,
     threads: options.ThreadsOption = None,
     weights: options.WeightsOption = None,
     columns: options.ColumnsOption = None,
     scores: Annotated[
-        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Also write the scores (.csv .parquet).")
+        Path | None, Option("--output", "-o", metavar="FILE", help="Also write the scores (.csv .parquet).")
     ] = None,
     force: options.ForceOption = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print the best number alone.")] = False,
+    quiet: Annotated[bool, Option("--quiet", "-q", help="Print the best number alone.")] = False,
 ) -> None:
     """Score numbers of clusters in one run from few to many."""
     from globular.selection import select as score

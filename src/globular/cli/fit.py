@@ -17,7 +17,7 @@ from globular.cli.shared import INTERRUPTED, check_output, output, print_next, p
 
 if TYPE_CHECKING:
     from globular.data.blocks import Source
-    from globular.model.history import History, Record
+    from globular.model.history import Record
 
 
 def _number_of_clusters(text: str | None) -> int | str | None:
@@ -168,20 +168,14 @@ def _run(
     return INTERRUPTED if interrupted else 0
 
 
-def _seconds_by_stage(history: History) -> str:
-    """The seconds of a fit, and of its stages where there are several."""
-    stages = history.stage_seconds
-    parts = ", ".join(f"{stage} {seconds:.2f}" for stage, seconds in stages.items()) if len(stages) > 1 else ""
-    return f"{history[-1].seconds:.2f}" + (f" ({parts})" if parts else "")
-
-
 def _report(
     estimator: Any, source: Source, data: Sequence[str], names: Sequence[str] | None, folder: Path, labels: Path | None
 ) -> None:
     from globular.report.figures import mean_squared_error
 
-    console = output()
-    history = estimator.history_
+    console, history = output(), estimator.history_
+    stages = history.stage_seconds
+    parts = ", ".join(f"{stage} {seconds:.2f}" for stage, seconds in stages.items())
     inertia, error = getattr(estimator, "inertia_", None), mean_squared_error(estimator, history)
     compiling = history[-1].compile_seconds
     centers = estimator.means_ if inertia is None else estimator.cluster_centers_
@@ -197,7 +191,7 @@ def _report(
             ("inertia", None if inertia is None else f"{inertia:.8g}"),
             ("mean squared error", None if error is None else f"{error:.6g}"),
             ("iterations", estimator.n_iter_),
-            ("seconds", _seconds_by_stage(history)),
+            ("seconds", f"{history[-1].seconds:.2f}" + (f" ({parts})" if len(stages) > 1 else "")),
             ("compiling", f"{compiling:.1f} s beside these" if compiling else None),
             ("distances", f"{estimator.n_distances_:,}"),
             ("model", folder),

@@ -150,8 +150,23 @@ class CentroidEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clust
             finish,
             lambda step: step.objective / data.unit / data.shard.total_weight,
         )
-        self._warn_if_fewer()
-        self._warn_of_labels()
+        if not hasattr(self, "labels_"):
+            return
+        n_found = self.n_clusters
+        if self.history_[-1].labels_all_rows:  # else it has rows in the place of seeds
+            n_found = int(np.count_nonzero(np.bincount(self.labels_, minlength=self.n_clusters)))
+        if n_found < self.n_clusters:
+            warn_user(
+                f"Number of distinct clusters ({n_found}) found smaller than n_clusters ({self.n_clusters}). "
+                "Possibly due to duplicate points in X.",
+                ConvergenceWarning,
+            )
+        if (recall := getattr(self, "label_recall_", 1.0)) < LEAST_RECALL:
+            warn_user(
+                f"labels_ hold the closest centre of only {recall:.0%} of the rows, and inertia_ is that of labels_ "
+                f"(stopped_={self.stopped_!r}); predict(X) finds the closest centres",
+                ConvergenceWarning,
+            )
 
     def _publish(self, data: Input, spare: Callable[[], F64], step: Step[Any], history: History) -> None:
         self.__dict__.pop("labels_", None)
@@ -188,25 +203,6 @@ class CentroidEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clust
             seconds.append(time.perf_counter() - started)
         per_row = max(0.0, seconds[2] - seconds[1]) / max(1, many - few)
         return fixed + min(per_row, seconds[2] / many) * data.n_rows  # the difference of few rows may be chance
-
-    def _warn_if_fewer(self) -> None:
-        if not hasattr(self, "labels_") or not self.history_[-1].labels_all_rows:
-            return  # a fit that was ended before its first iteration has rows in the place of seeds
-        n_found = int(np.count_nonzero(np.bincount(self.labels_, minlength=self.n_clusters)))
-        if n_found < self.n_clusters:
-            warn_user(
-                f"Number of distinct clusters ({n_found}) found smaller than n_clusters ({self.n_clusters}). "
-                "Possibly due to duplicate points in X.",
-                ConvergenceWarning,
-            )
-
-    def _warn_of_labels(self) -> None:
-        if hasattr(self, "labels_") and (recall := getattr(self, "label_recall_", 1.0)) < LEAST_RECALL:
-            warn_user(
-                f"labels_ hold the closest centre of only {recall:.0%} of the rows, and inertia_ is that of labels_ "
-                f"(stopped_={self.stopped_!r}); predict(X) finds the closest centres",
-                ConvergenceWarning,
-            )
 
     def fit_predict(self, X: Any, y: Any = None, sample_weight: Any = None) -> Labels:
         """Fit, and return the label of every row."""

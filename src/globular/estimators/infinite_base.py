@@ -65,7 +65,14 @@ def stick_prior(concentration: Any, discount: float) -> StickPrior:
     if isinstance(concentration, str | Mapping):
         if discount:
             raise ValueError(f"discount={discount} needs a number for concentration, not a Gamma prior of it")
-        shape, rate = _gamma_prior({} if isinstance(concentration, str) else concentration)
+        given = {} if isinstance(concentration, str) else concentration
+        shape, rate = (given.get(name, 1.0) for name in ("shape", "rate"))
+        positive = all(isinstance(value, Real) and 0 < float(value) < np.inf for value in (shape, rate))
+        if not positive or set(given) - {"shape", "rate"}:
+            raise ValueError(
+                f"concentration={dict(given)!r}: a Gamma prior has a positive 'shape' and a positive 'rate'"
+            )
+        shape, rate = float(shape), float(rate)
         return StickPrior(1.0, shape / rate, gamma=(shape, rate))
     pair = (1.0, concentration) if isinstance(concentration, Real) else tuple(concentration)
     if len(pair) != 2 or not all(isinstance(value, Real) and 0 < float(value) < np.inf for value in pair):
@@ -73,15 +80,6 @@ def stick_prior(concentration: Any, discount: float) -> StickPrior:
     if not discount < pair[0]:
         raise ValueError(f"discount={discount} must be less than the first number of concentration, {pair[0]}")
     return StickPrior(float(pair[0]), float(pair[1]), float(discount))
-
-
-def _gamma_prior(given: Mapping[str, Any]) -> tuple[float, float]:
-    """Shape and rate; 1 where they are not given."""
-    unknown = sorted(set(given) - {"shape", "rate"})
-    values = [given.get(name, 1.0) for name in ("shape", "rate")]
-    if unknown or not all(isinstance(value, Real) and 0 < float(value) < np.inf for value in values):
-        raise ValueError(f"concentration={dict(given)!r}: a Gamma prior has a positive 'shape' and a positive 'rate'")
-    return float(values[0]), float(values[1])
 
 
 def translated(given: Mapping[str, Any], concentration: Any, discount: float, max_components: int | None) -> GivenPrior:

@@ -307,15 +307,11 @@ def mean_variance(data: Input) -> float:
         raise ValueError("X has values too large for float64: their squares overflow; scale X down")
     if not math.isfinite(spread * data.shard.total_weight * data.unit):
         raise ValueError("sample_weight times the squares of X overflows in float64; scale sample_weight or X down")
-    if variance < SMALLEST_VARIANCE and not _is_constant(data.shard, means):
-        raise ValueError(
-            "X has values too close to each other for float64: squares of their differences underflow; "
-            "scale X up by a power of two, so that nothing is lost and nothing overflows"
-        )
+    if variance < SMALLEST_VARIANCE:
+        first = data.shard.take(data.shard.locate(np.zeros(1), "weights"))
+        if (np.abs(first - means) > 1e-12 * np.abs(means)).any():  # else all rows that have a weight are the same
+            raise ValueError(
+                "X has values too close to each other for float64: squares of their differences underflow; "
+                "scale X up by a power of two, so that nothing is lost and nothing overflows"
+            )
     return variance
-
-
-def _is_constant(shard: Shard, means: F64) -> bool:
-    """Whether all rows that have a weight are the same; only for rows whose variance says nothing."""
-    first = shard.take(shard.locate(np.zeros(1), "weights"))
-    return bool((np.abs(first - means) <= 1e-12 * np.abs(means)).all())

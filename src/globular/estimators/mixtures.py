@@ -120,18 +120,6 @@ class MixtureEstimator(DensityMixin, Estimator):
         """The parts of a start that the parameters hold."""
         return GivenStart(self.covariance_type)
 
-    def _checked_start(self, data: Input) -> GivenStart:
-        """What is known of the start, after the checks that look at rows."""
-        mean_variance(data)  # for its check
-        self._check_fit(data)
-        given = self._given(data)
-        if continues(self, "means_"):
-            given = self._last_fit(data)
-        n_bytes = self._most_bytes(data)
-        if n_bytes is not None:
-            check_allocation(0, "the fit, beside X", "take fewer components", at_most=n_bytes)
-        return given
-
     def _last_fit(self, data: Input) -> GivenStart:
         """Where the last fit ended."""
         mixture = self._mixture()
@@ -175,7 +163,14 @@ class MixtureEstimator(DensityMixin, Estimator):
             return self.lower_bound_
 
         try:
-            given = self._checked_start(data)
+            mean_variance(data)  # for its check
+            self._check_fit(data)
+            given = self._given(data)
+            if continues(self, "means_"):
+                given = self._last_fit(data)
+            n_bytes = self._most_bytes(data)
+            if n_bytes is not None:
+                check_allocation(0, "the fit, beside X", "take fewer components", at_most=n_bytes)
             yield from fit.best_of(
                 1 if given.continues else self.n_init,
                 lambda: in_units(begin(given), data.unit),

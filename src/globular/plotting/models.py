@@ -33,7 +33,13 @@ def plot_sizes(model_or_labels: Any, ax: Axes | None = None) -> Axes:
     >>> plot_sizes([0, 0, 1, 1, 1, 2]).get_xlabel()
     'rows in the cluster'
     """
-    sizes = _cluster_sizes(model_or_labels)
+    labels = np.asarray(getattr(model_or_labels, "labels_", model_or_labels))
+    if labels.ndim != 1 or labels.dtype.kind not in "iu" or labels.size == 0:
+        raise TypeError("model_or_labels must be a fitted model with labels_ or a 1-D array of integer labels")
+    if labels.min() < 0:
+        raise ValueError("model_or_labels: labels must not be negative")
+    centers = getattr(model_or_labels, "cluster_centers_", getattr(model_or_labels, "means_", ()))
+    sizes = np.bincount(labels, minlength=len(centers)).astype(np.int64)
     axes = new_axes(ax)
     filled = sizes[sizes > 0]
     n_bins = int(np.clip(np.sqrt(filled.size) * 2, 5, 60))
@@ -50,16 +56,6 @@ def plot_sizes(model_or_labels: Any, ax: Axes | None = None) -> Axes:
     axes.set(xlabel="rows in the cluster", ylabel="clusters")
     axes.set_title(title + (f", {empty:,} empty" if empty else ""))
     return tidy(axes)
-
-
-def _cluster_sizes(model_or_labels: Any) -> NDArray[np.int64]:
-    labels = np.asarray(getattr(model_or_labels, "labels_", model_or_labels))
-    if labels.ndim != 1 or labels.dtype.kind not in "iu" or labels.size == 0:
-        raise TypeError("model_or_labels must be a fitted model with labels_ or a 1-D array of integer labels")
-    if labels.min() < 0:
-        raise ValueError("model_or_labels: labels must not be negative")
-    centers = getattr(model_or_labels, "cluster_centers_", getattr(model_or_labels, "means_", ()))
-    return np.bincount(labels, minlength=len(centers)).astype(np.int64)
 
 
 def plot_clusters(

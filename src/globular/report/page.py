@@ -116,7 +116,8 @@ class Report:
             "figures": _figures(figures.key_figures(self.model, self.clusters, self.n_rows)),
             "sizes": _figures(figures.size_figures(self.clusters)),
             "settings": self._settings(),
-            "data": _as_script_text(self._data()),
+            # JSON that may stand inside a script element
+            "data": json.dumps(self._data(), allow_nan=False, separators=(",", ":")).replace("<", "\\u003c"),
             "script": "\n".join(_asset(name) for name in _SCRIPTS),
             "footer": f"globular {__version__}, {datetime.now(UTC):%d %B %Y}",
         }
@@ -222,11 +223,6 @@ def _on_grid(positions: NDArray[np.float64]) -> tuple[NDArray[np.uint16], list[f
 
 def _figures(table: Iterable[tuple[str, str]]) -> str:
     return "\n".join(f"<div><dt>{html.escape(name)}</dt><dd>{html.escape(value)}</dd></div>" for name, value in table)
-
-
-def _as_script_text(data: dict[str, Any]) -> str:
-    """JSON that may stand inside a script element."""
-    return json.dumps(data, ensure_ascii=True, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
 
 
 @cache

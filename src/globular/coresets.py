@@ -32,7 +32,7 @@ from globular.algorithms.kmeans.coreset import draw_rows
 from globular.algorithms.mixtures.coreset import draw_rows_of_groups
 from globular.algorithms.seeding.common import DrawnRows
 from globular.estimators.checks import Metric, RandomState, check_allocation, check_metric, generator, whole_number
-from globular.estimators.inputs import Input, mean_variance, open_input
+from globular.estimators.inputs import mean_variance, open_input
 from globular.model.statistics import F64
 
 __all__ = ["Coreset", "coreset", "merge"]
@@ -127,7 +127,12 @@ def coreset(
         drawn = calibrated(data.shard, _DRAWS[kind](data.shard, n, rng), rng)
     indices = np.asarray(drawn.indices, dtype=np.int64)
     numbers = indices if data.left_out is None else data.left_out.counted[indices]
-    return Coreset(_rows(data, indices), np.asarray(drawn.weights) * data.unit, numbers)
+    if data.matrix is not None:
+        rows = data.matrix[indices]
+    else:  # as passes see them, in float32 or float64
+        check_allocation(8 * len(indices) * data.n_columns, "the rows of the coreset", "ask for fewer rows")
+        rows = np.asarray(data.shard.take(indices), dtype=data.dtype)
+    return Coreset(rows, np.asarray(drawn.weights) * data.unit, numbers)
 
 
 def merge(
@@ -191,11 +196,3 @@ def merge(
 
 class _Drawing(BaseEstimator):
     """Stands for the estimator in scikit-learn's validation, which names it in messages."""
-
-
-def _rows(data: Input, indices: NDArray[np.int64]) -> Any:
-    """The rows as they lie in memory, or else as passes see them, in float32 or float64."""
-    if data.matrix is not None:
-        return data.matrix[indices]
-    check_allocation(8 * len(indices) * data.n_columns, "the rows of the coreset", "ask for fewer rows")
-    return np.asarray(data.shard.take(indices), dtype=data.dtype)

@@ -166,21 +166,16 @@ class Checkpoint(Callback):
         """Save when it is due."""
         self._n_iterations += 1
         self._n_unsaved += 1
-        if self._is_due():
+        seconds = 300.0 if self.every_seconds is None and self.every_iterations is None else self.every_seconds
+        if (self.every_iterations is not None and self._n_unsaved >= self.every_iterations) or (
+            seconds is not None and time.perf_counter() - self._last_time >= seconds
+        ):
             self._save(estimator)
 
     def on_fit_end(self, estimator: Any, reason: str) -> None:
         """Save the final state; a fit that ended before its first iteration leaves nothing behind."""
         if self._n_iterations:
             self._save(estimator)
-
-    def _is_due(self) -> bool:
-        if self.every_iterations is not None and self._n_unsaved >= self.every_iterations:
-            return True
-        seconds = self.every_seconds
-        if seconds is None and self.every_iterations is None:
-            seconds = 300.0
-        return seconds is not None and time.perf_counter() - self._last_time >= seconds
 
     def _save(self, estimator: Any) -> None:
         try:

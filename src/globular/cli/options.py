@@ -24,6 +24,39 @@ _NOT_TO_BE_SET = {
     **dict.fromkeys(SIZES, "the number of clusters is given by -k"),
 }
 """Parameters that ``--set`` refuses, and what it says."""
+LABEL_SUFFIXES = (".npy", ".npz", ".csv", ".parquet")
+CENTER_SUFFIXES = (".npy", ".csv", ".parquet")
+DataArgument = Annotated[
+    list[str],
+    Argument(
+        metavar="DATA",
+        help="Tables of numbers: .npy .npz .csv .tsv .parquet .feather .jsonl .fvecs .bvecs .ivecs .h5 .svmlight, "
+        "several of them, a folder, 'part-*.npy', or - for standard input.",
+        show_default=False,
+    ),
+]
+ModelArgument = Annotated[Path, Argument(metavar="MODEL", help="Folder that globular fit wrote.", show_default=False)]
+SeedOption = Annotated[
+    int | None,
+    Option("--seed", metavar="N", min=0, max=2**32 - 1, help="Same seed, same result, on one machine and version."),
+]
+ThreadsOption = Annotated[
+    int | None, Option("--threads", metavar="N", min=1, help="Number of threads; all cores by default.")
+]
+WeightsOption = Annotated[
+    str | None, Option("--weights", metavar="FILE|COLUMN", help="A weight per row: a file, or a column of DATA.")
+]
+ColumnsOption = Annotated[str | None, Option("--columns", metavar="A,B,…", help="Use only these columns, by name.")]
+ForceOption = Annotated[bool, Option("--force", help="Replace what is written if it exists already.")]
+RowsOption = Annotated[
+    list[str] | None, Option("--data", metavar="DATA", help="A table of rows; repeatable.", show_default=False)
+]
+SchedulerOption = Annotated[
+    str | None, Option("--scheduler", metavar="ADDRESS", help="Work on the Dask cluster there; its workers read DATA.")
+]
+WorkersOption = Annotated[
+    int | None, Option("--workers", metavar="N", min=1, help="Start N Dask worker processes and work on them.")
+]
 
 
 class Model(StrEnum):
@@ -121,10 +154,6 @@ def set_given(estimator: Any, given: dict[str, Any], settings: Sequence[str]) ->
     estimator.set_params(**chosen)
 
 
-LABEL_SUFFIXES = (".npy", ".npz", ".csv", ".parquet")
-CENTER_SUFFIXES = (".npy", ".csv", ".parquet")
-
-
 def _hush(quiet: bool) -> bool:
     """Warnings stay; that kernels are compiled is no news for who wants none."""
     if quiet:
@@ -132,35 +161,4 @@ def _hush(quiet: bool) -> bool:
     return quiet
 
 
-DataArgument = Annotated[
-    list[str],
-    Argument(
-        metavar="DATA",
-        help="Tables of numbers: .npy .npz .csv .tsv .parquet .feather .jsonl .fvecs .bvecs .ivecs .h5 .svmlight, "
-        "several of them, a folder, 'part-*.npy', or - for standard input.",
-        show_default=False,
-    ),
-]
-ModelArgument = Annotated[Path, Argument(metavar="MODEL", help="Folder that globular fit wrote.", show_default=False)]
-SeedOption = Annotated[
-    int | None,
-    Option("--seed", metavar="N", min=0, max=2**32 - 1, help="Same seed, same result, on one machine and version."),
-]
-ThreadsOption = Annotated[
-    int | None, Option("--threads", metavar="N", min=1, help="Number of threads; all cores by default.")
-]
-WeightsOption = Annotated[
-    str | None, Option("--weights", metavar="FILE|COLUMN", help="A weight per row: a file, or a column of DATA.")
-]
-ColumnsOption = Annotated[str | None, Option("--columns", metavar="A,B,…", help="Use only these columns, by name.")]
-ForceOption = Annotated[bool, Option("--force", help="Replace what is written if it exists already.")]
-RowsOption = Annotated[
-    list[str] | None, Option("--data", metavar="DATA", help="A table of rows; repeatable.", show_default=False)
-]
 QuietOption = Annotated[bool, Option("--quiet", "-q", callback=_hush, help="No progress bar, no summary.")]
-SchedulerOption = Annotated[
-    str | None, Option("--scheduler", metavar="ADDRESS", help="Work on the Dask cluster there; its workers read DATA.")
-]
-WorkersOption = Annotated[
-    int | None, Option("--workers", metavar="N", min=1, help="Start N Dask worker processes and work on them.")
-]

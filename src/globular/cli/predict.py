@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -86,7 +86,13 @@ def predict(
     paths = with_standard_input(data)
     wanted = Wanted(probabilities, distances, top, max_distance)
     beside = _columns_beside(paths, target, wanted) if keep else None
-    _check_target(target, wanted, data, force=force)
+    if target != _STANDARD_OUTPUT:
+        check_output(Path(target), options.LABEL_SUFFIXES, "a table of labels", data, force=force)
+        if Path(target).suffix.lower() == ".npy" and len(wanted.columns()) > 1:
+            what = " and ".join(wanted.columns())
+            raise ValueError(
+                f"{target}: a .npy file holds one array, and here are {what}; write .npz, .csv or .parquet"
+            )
     model = load_model(model_folder, threads)
     wanted.check(model)
     source = open_for(model, paths, columns)
@@ -106,17 +112,6 @@ def predict(
 def n_clusters_of(model: Any) -> int:
     """The number of clusters or components that a model has."""
     return len(model.cluster_centers_ if hasattr(model, "cluster_centers_") else model.means_)
-
-
-def _check_target(target: str, wanted: Wanted, data: Sequence[str], *, force: bool) -> None:
-    if target == _STANDARD_OUTPUT:
-        return
-    check_output(Path(target), options.LABEL_SUFFIXES, "a table of labels", data, force=force)
-    if Path(target).suffix.lower() == ".npy" and len(wanted.columns()) > 1:
-        raise ValueError(
-            f"{target}: a .npy file holds one array, and here are {' and '.join(wanted.columns())}; write .npz, .csv "
-            "or .parquet"
-        )
 
 
 def _columns_beside(paths: list[str], target: str, wanted: Wanted) -> Any:

@@ -27,8 +27,16 @@ from globular.model.statistics import F64
 from globular.passes.limits import tree_bytes
 from globular.threads import resolve_threads
 
+logger = logging.getLogger("globular")
+
 RandomState = int | np.random.RandomState | np.random.Generator | None
 Metric = Literal["euclidean", "cosine"]
+FIXED_BYTES, THREAD_BYTES = 64 << 20, 2 << 20
+"""Samples, cells and blocks of rows: in all, and for every thread."""
+COPIED_AT_ONCE = 1 << 30
+"""Bytes of rows in float64 that are copied at a time, at most."""
+CELL_BYTES = 2**26
+"""Blocks of cells and of statistics in the hands of the threads, and what compiled kernels take."""
 
 
 def whole_number(name: str, value: Any, what: str = "a whole number of at least 1") -> int:
@@ -130,16 +138,6 @@ def check_common(estimator: Any, *numbers: str) -> int:
             raise ValueError(f"{name} must be a number, got {type(value).__name__}")
     resolve_threads(estimator.n_threads)
     return D
-
-
-logger = logging.getLogger("globular")
-
-FIXED_BYTES, THREAD_BYTES = 64 << 20, 2 << 20
-"""Samples, cells and blocks of rows: in all, and for every thread."""
-COPIED_AT_ONCE = 1 << 30
-"""Bytes of rows in float64 that are copied at a time, at most."""
-CELL_BYTES = 2**26
-"""Blocks of cells and of statistics in the hands of the threads, and what compiled kernels take."""
 
 
 def check_allocation(n_bytes: int, what: str, alternative: str, *, at_most: int | None = None) -> None:

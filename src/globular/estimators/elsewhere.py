@@ -28,6 +28,9 @@ logger = logging.getLogger("globular")
 
 _CUDA = 2
 """DLPack's number of devices of that kind."""
+Method = TypeVar("Method", bound=Callable[..., Any])
+_SMALL_MODEL = 1 << 20
+"""Bytes up to which a model may be a part of a task graph."""
 
 
 def lies_on_card(X: Any) -> bool:
@@ -62,11 +65,6 @@ def device_for(estimator: Any, X: Any) -> str:
 def where_x_is(X: Any, values: Any) -> Any:
     """Values for every row: as an array, or as a tensor on the card of X."""
     return beside(X, values) if lies_on_card(X) else np.asarray(values)
-
-
-Method = TypeVar("Method", bound=Callable[..., Any])
-_SMALL_MODEL = 1 << 20
-"""Bytes up to which a model may be a part of a task graph."""
 
 
 def sample_of(X: Any) -> Any:

@@ -49,6 +49,12 @@ THEIRS = (*(f"{part}_prior" for part in _PARTS), _WEIGHTS, _TYPE, _MOST)
 """What `BayesianGaussianMixture` calls the parts of a prior, and what else belongs to it there."""
 LEAST_SCALE = 1e-6
 """How far the fitted scale of the covariance prior may fall below the variance of the data."""
+NESTED_COMPONENTS, FIXED_COMPONENTS = 1000, 20
+"""What `max_components=None` comes to."""
+MOST_ROWS = 2.0**53
+"""Beyond, one row more is no longer another number."""
+POLISHING_STEPS, TIMES_SOWN = 60, 2
+SMALLEST_LEAF, LARGEST_LEAF, MOST_LEAVES = 16, 512, 2048
 
 
 class GivenPrior(NamedTuple):
@@ -135,14 +141,6 @@ def counts_prior(shard: Shard, smoothing: Any) -> CountsPrior:
     if not (a > 0).all():
         raise ValueError("smoothing must be positive in every column")
     return CountsPrior.for_data(a, mean, variance)
-
-
-NESTED_COMPONENTS, FIXED_COMPONENTS = 1000, 20
-"""What `max_components=None` comes to."""
-MOST_ROWS = 2.0**53
-"""Beyond, one row more is no longer another number."""
-POLISHING_STEPS, TIMES_SOWN = 60, 2
-SMALLEST_LEAF, LARGEST_LEAF, MOST_LEAVES = 16, 512, 2048
 
 
 class InfiniteEstimator(MixtureEstimator):

@@ -45,12 +45,22 @@ from globular.seam.passes import Assign, Index, Labels
 from globular.seam.shard import Shard
 from globular.threads import resolve_threads
 
+logger = logging.getLogger("globular")
+
 ORDINARY = 2.0**-64, 2.0**64
 """Where the largest weight lies between these the unit is one."""
 TOTALS = 2.0**-1022, 2.0**1000
 """The least and the most that all weights may add up to."""
 EXACT_BELOW = 500
 """Number of centres from which rows left out may look at the centres of a few cells alone."""
+SMALLEST_VARIANCE = 2.0**-912
+"""Rows that differ by less are refused: squares of differences as small as the rounding of a mean would vanish."""
+FIRST = np.zeros(1, dtype=np.intp)
+"""The row by which rows that stay elsewhere are validated."""
+ROWS_LOOKED_AT = 10_000
+"""Rows by which it is told that a column numbers them."""
+MEMORY_SHARE = 0.25
+"""Files and memory maps up to this share of the machine's memory are read whole."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +111,17 @@ class Weights:
         """
         if given is None:
             return cls(None)
-        weights, unit = (given, 1.0) if are_counts else _in_units(given)
+        weights, unit = given, 1.0
+        if not are_counts:
+            with np.errstate(over="ignore"):
+                total = float(given.sum())
+            if not TOTALS[0] <= total <= TOTALS[1]:
+                raise ValueError(
+                    f"sample_weight adds up to {total:.3g}, beyond what float64 can count; scale it to about 1 per row"
+                )
+            if not ORDINARY[0] <= (largest := float(given.max())) <= ORDINARY[1]:
+                exponent = int(np.frexp(largest)[1]) - 1
+                weights, unit = np.ldexp(given, -exponent), float(np.ldexp(1.0, exponent))
         if (weights > 0).all():
             return cls(weights, unit)
         rows, zeros = np.flatnonzero(weights > 0), np.flatnonzero(weights == 0)
@@ -114,33 +134,6 @@ class Weights:
     def left_out(self, open_rows: Callable[[Index], Shard]) -> LeftOut | None:
         """The rows that do not count, opened by a function of their numbers when they are wanted."""
         return None if self.rows is None or self.zeros is None else LeftOut(self.zeros, self.rows, open_rows)
-
-
-def _in_units(weights: F64) -> tuple[F64, float]:
-    """The weights in a unit of their size, and that unit; one where they are of ordinary size."""
-    with np.errstate(over="ignore"):
-        total = float(weights.sum())
-    if not TOTALS[0] <= total <= TOTALS[1]:
-        raise ValueError(
-            f"sample_weight adds up to {total:.3g}, beyond what float64 can count; scale it to about 1 per row"
-        )
-    largest = float(weights.max())
-    if ORDINARY[0] <= largest <= ORDINARY[1]:
-        return weights, 1.0
-    exponent = int(np.frexp(largest)[1]) - 1
-    return np.ldexp(weights, -exponent), float(np.ldexp(1.0, exponent))
-
-
-logger = logging.getLogger("globular")
-
-SMALLEST_VARIANCE = 2.0**-912
-"""Rows that differ by less are refused: squares of differences as small as the rounding of a mean would vanish."""
-FIRST = np.zeros(1, dtype=np.intp)
-"""The row by which rows that stay elsewhere are validated."""
-ROWS_LOOKED_AT = 10_000
-"""Rows by which it is told that a column numbers them."""
-MEMORY_SHARE = 0.25
-"""Files and memory maps up to this share of the machine's memory are read whole."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -284,12 +284,7 @@ callable, default="auto"
         if mixture.coordinates is None:
             ask = partial(self._asked, mixture=noisier, noise=added[None, :], exact=exact)
             return self._answer(X, "reconstruction", ask, D)
-        return self._reconstruct_by_matrices(X, mixture, noisier, added, exact=exact)
-
-    def _reconstruct_by_matrices(
-        self, X: Any, mixture: LowRankParameters, noisier: LowRankParameters, added: F64, *, exact: bool
-    ) -> F64:
-        """Rows before noise was added: where that of the model is correlated, both together are D × D."""
+        # noise of the model that is correlated is D × D together with what was added
         (C, D), data = mixture.means.shape, self._open(X, None, reset=False)
         check_allocation(
             8 * (4 * C * D * D + data.n_rows * D), f"{C} matrices of {D} columns, and the rows",

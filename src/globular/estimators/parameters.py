@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from numbers import Integral, Real
+from textwrap import indent
 from typing import Any
 
 from sklearn.utils._param_validation import Interval, StrOptions
@@ -117,11 +118,10 @@ _NAMES_IN_BRACES = re.compile(r"^( *)\{(\w+(?:, \w+)*)\}$", re.MULTILINE)
 
 def filled(docstring: str) -> str:
     """The docstring with the descriptions of parameters whose names stand in braces."""
-    return _NAMES_IN_BRACES.sub(_described, docstring)
 
+    def described(names: re.Match[str]) -> str:
+        if not all(name in DESCRIPTIONS for name in names[2].split(", ")):
+            return names[0]
+        return indent("\n".join(DESCRIPTIONS[name] for name in names[2].split(", ")), names[1])
 
-def _described(names: re.Match[str]) -> str:
-    if not all(name in DESCRIPTIONS for name in names[2].split(", ")):
-        return names[0]
-    text = "\n".join(DESCRIPTIONS[name] for name in names[2].split(", "))
-    return "\n".join(names[1] + line for line in text.split("\n"))
+    return _NAMES_IN_BRACES.sub(described, docstring)

@@ -29,6 +29,8 @@ from globular.model.history import ITERATIONS, SEEDS
 from globular.model.statistics import F64
 from globular.seam.shard import Shard
 
+_KMEANS_ITERATIONS = 300
+
 
 def starting_centers(
     estimator: Any, data: Input, random_state: np.random.RandomState, *, rough: bool = False
@@ -120,9 +122,6 @@ def _check(centers: Any, n_clusters: int, data: Input, name: str, size_name: str
             f"{n_clusters} ({size_name}) or the number of features of the data {data.n_columns}"
         )
     return checked
-
-
-_KMEANS_ITERATIONS = 300
 
 
 def _seeds(

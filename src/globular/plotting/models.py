@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -109,29 +110,21 @@ def plot_clusters(
 
 
 def _hues(labels: NDArray[Any], centers: NDArray[Any]) -> NDArray[Any]:
-    """The colour of each row is that of its cluster; clusters side by side have different colours."""
+    """The colour of each row is that of its cluster; clusters side by side in the plane have different colours."""
     from matplotlib.colors import to_rgba_array
+    from scipy.spatial import Delaunay, QhullError
 
     n_clusters = max(len(centers), int(labels.max(initial=0)) + 1)
     hue = np.random.default_rng(1).integers(0, len(HUES), n_clusters)
-    if 4 <= len(centers) <= _MOST_COLOURED:
-        _recolour(hue, centers)
+    with suppress(QhullError):  # centres on one line have no triangles; the random colours stay
+        if 4 <= len(centers) <= _MOST_COLOURED:
+            start, neighbors = Delaunay(centers).vertex_neighbor_vertices
+            hue[: len(centers)] = -1
+            for i in range(len(centers)):
+                taken = set(hue[neighbors[start[i] : start[i + 1]]].tolist())
+                free = [color for color in range(len(HUES)) if color not in taken]
+                hue[i] = free[i % len(free)] if free else i % len(HUES)  # in turn, so that all colours are used
     return np.asarray(to_rgba_array(HUES))[hue[labels]]
-
-
-def _recolour(hue: NDArray[np.int64], centers: NDArray[Any]) -> None:
-    """Go through the centres and give each a colour that none of its neighbours in the plane has."""
-    from scipy.spatial import Delaunay, QhullError
-
-    try:
-        start, neighbors = Delaunay(centers).vertex_neighbor_vertices
-    except QhullError:  # centres on one line have no triangles; the random colours stay
-        return
-    hue[: len(centers)] = -1
-    for i in range(len(centers)):
-        taken = set(hue[neighbors[start[i] : start[i + 1]]].tolist())
-        free = [color for color in range(len(HUES)) if color not in taken]
-        hue[i] = free[i % len(free)] if free else i % len(HUES)  # in turn, so that all colours are used
 
 
 def plot_mixture(model: Any, X: ArrayLike | None = None, ax: Axes | None = None, n_std: float = 2.0) -> Axes:

@@ -29,6 +29,10 @@ SEARCH_FROM = 2000
 """Clusters from which rows may be assigned by way of cells of centres rather than by all centres."""
 EXACT_UP_TO = 2e11
 """Rows × centres × columns up to which they are compared all the same; larger = exact for longer, some 10 s here."""
+N_NEIGHBORS = 6
+"""Neighbours of a cluster that the page knows."""
+_EXACT_AXES_UP_TO = 1500
+"""Columns up to which the axes come from the whole covariance matrix of the centres."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,12 +119,6 @@ class _Closest:
         first = np.searchsorted(owners[order], touched)
         chosen = order[first[:, None] + np.arange(n)]  # every touched cluster has at least its n old places
         self.rows[touched], self.squared[touched] = names[chosen], values[chosen]
-
-
-N_NEIGHBORS = 6
-"""Neighbours of a cluster that the page knows."""
-_EXACT_AXES_UP_TO = 1500
-"""Columns up to which the axes come from the whole covariance matrix of the centres."""
 
 
 @dataclass(frozen=True, slots=True)

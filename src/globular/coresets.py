@@ -115,7 +115,7 @@ def coreset(
     check_metric(metric)
     n = whole_number("n_rows", n_rows)
     data = open_input(
-        _Drawing(), X, sample_weight, reset=True, unit_rows=metric == "cosine", accept_sparse=kind == "k-means",
+        BaseEstimator(), X, sample_weight, reset=True, unit_rows=metric == "cosine", accept_sparse=kind == "k-means",
         n_threads=n_threads,
     )  # fmt: skip
     rng = generator(random_state)
@@ -192,7 +192,3 @@ def merge(
         rows, n_rows, kind=kind, sample_weight=weights, metric=metric, random_state=random_state, n_threads=n_threads
     )
     return Coreset(found.rows, found.weights)
-
-
-class _Drawing(BaseEstimator):
-    """Stands for the estimator in scikit-learn's validation, which names it in messages."""

@@ -234,16 +234,13 @@ def hierarchical(
     return HierarchicalSeeds(_cast(seeds.centers, data), labels, seeds.neighbors)
 
 
-class Seeding(BaseEstimator):
-    """Stands for the estimator in scikit-learn's validation, which names it in messages."""
-
-
 def _open(X: Any, n_clusters: int, sample_weight: Any, n_threads: int | None, metric: str) -> Input:
     check_metric(metric)
     whole_number("n_clusters", n_clusters)
     data = open_input(
-        Seeding(), X, sample_weight, reset=True, unit_rows=metric == "cosine", n_threads=n_threads, at_least=n_clusters
-    )
+        BaseEstimator(), X, sample_weight, reset=True, unit_rows=metric == "cosine", n_threads=n_threads,
+        at_least=n_clusters,
+    )  # fmt: skip
     if n_clusters > data.n_rows:
         raise ValueError(f"n_clusters={n_clusters} must not exceed the number of rows of X, {data.n_rows}")
     return data

@@ -62,7 +62,16 @@ def select(
         sample_weight=sample_weight, max_iter=max_iter, random_state=seed, n_threads=threads,
     )  # fmt: skip
     if scores is not None:
-        _write_scores(scores, found)
+        import numpy as np
+
+        from globular.io import write_table
+
+        columns_found = {name: found.column(name) for name in ("error", "elbow", "silhouette", "bic", "icl")}
+        table: dict[str, Any] = {"n_clusters": found.column("n_clusters").astype(np.int64)}
+        table |= {name: values for name, values in columns_found.items() if not np.isnan(values).all()}
+        if found.best_covariance_type:
+            table["covariance_type"] = found.column("covariance_type")
+        write_table(scores, [table], len(found.scores))
     console = output()
     if quiet:
         console.print(found.best)
@@ -111,19 +120,6 @@ def _print_scores(found: Selection, name: str) -> None:
     console.print(f"Best by {found.criterion}: {found.best:,}{f', {best.covariance_type}' if several else ''}")
     for reason in found.doubts:
         console.print(f"Beware: {reason}.")
-
-
-def _write_scores(path: Path, found: Selection) -> None:
-    import numpy as np
-
-    from globular.io import write_table
-
-    columns = {name: found.column(name) for name in ("n_clusters", "error", "elbow", "silhouette", "bic", "icl")}
-    table: dict[str, Any] = {name: values for name, values in columns.items() if not np.isnan(values).all()}
-    table["n_clusters"] = table["n_clusters"].astype(np.int64)
-    if found.best_covariance_type:
-        table["covariance_type"] = found.column("covariance_type")
-    write_table(path, [table], len(found.scores))
 
 
 def find_size(estimator: Any, X: Any, sample_weight: Any, *, quiet: bool) -> None:

@@ -257,17 +257,12 @@ class CentroidEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clust
 
         `out` is an array of that shape to write to block by block, such as a memory map that is larger than memory.
         """
-        if out is not None:
-            return self._transform_into(X, out)
-        data = open_input(self, X, reset=False, n_threads=self.n_threads)
-        n_bytes = 8 * data.shard.n_rows * len(self._centers())
-        check_allocation(n_bytes, "the distances of all rows to all centres", "transform X in parts")
-        return where_x_is(X, answer(data.shard, Centers(self.cluster_centers_, self.metric), "distances"))
-
-    def _transform_into(self, X: Any, out: Any) -> Any:
-        """Distances of every row to all centres, written to an array block by block."""
         check_is_fitted(self)
-        source, C = as_source(X), len(self.cluster_centers_)
+        source, C = None if out is None else as_source(X), len(self._centers())
+        if source is None:
+            data = open_input(self, X, reset=False, n_threads=self.n_threads)
+            check_allocation(8 * data.n_rows * C, "the distances of all rows to all centres", "transform X in parts")
+            return where_x_is(X, answer(data.shard, Centers(self.cluster_centers_, self.metric), "distances"))
         shape = tuple(getattr(out, "shape", ()))
         if shape != (source.n_rows, C):
             raise ValueError(

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator
 from sklearn.preprocessing import normalize
+from sklearn.utils.extmath import randomized_svd
 
 from globular.algorithms.kmeans.cells import draw_cells, graph_by_cells
 from globular.data.blocks import Matrix, Source
@@ -232,18 +233,12 @@ def project(centers: F64, sizes: F64, names: Any = None) -> Plane:
     centred = centers - weights @ centers
     scaled = centred * np.sqrt(weights)[:, None]
     total = float(np.square(scaled).sum())
-    axes = _main_axes(scaled)
+    if D <= _EXACT_AXES_UP_TO:
+        axes = np.linalg.eigh(scaled.T @ scaled)[1][:, [-1, -2]]
+    else:
+        n_axes = min(2, C)
+        found = randomized_svd(scaled, n_axes, random_state=0)[2].T
+        axes = np.pad(found, ((0, 0), (0, 2 - n_axes)))
     axes *= np.where(np.take_along_axis(axes, np.abs(axes).argmax(axis=0)[None, :], axis=0) < 0, -1.0, 1.0)
     explained = float(np.square(scaled @ axes).sum()) / total if total > 0 else 1.0
     return Plane(centred @ axes, ("first principal axis", "second principal axis"), explained)
-
-
-def _main_axes(scaled: F64) -> F64:
-    """The two directions of largest variance, (D, 2)."""
-    if scaled.shape[1] <= _EXACT_AXES_UP_TO:
-        return np.linalg.eigh(scaled.T @ scaled)[1][:, [-1, -2]]
-    from sklearn.utils.extmath import randomized_svd
-
-    n_axes = min(2, *scaled.shape)
-    found = randomized_svd(scaled, n_axes, random_state=0)[2].T
-    return np.pad(found, ((0, 0), (0, 2 - n_axes)))

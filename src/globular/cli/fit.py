@@ -12,6 +12,7 @@ from typer import Option
 from globular.cli import options
 from globular.cli.inputs import dask_workers, on_workers, open_weighted, split_columns, with_standard_input
 from globular.cli.options import Model, check_found, model_there, new_model, set_given, size_of
+from globular.cli.predict import Wanted, blocks_of_answers
 from globular.cli.select import find_size
 from globular.cli.shared import INTERRUPTED, check_output, output, print_next, print_table, refuse_input, say
 
@@ -93,6 +94,7 @@ def fit(
 
     Ctrl-C ends the fit and saves what there is; the exit code is then 130.
     """
+    from globular.io import write_table
     from globular.persistence import save
 
     refuse_input(folder, data)
@@ -121,20 +123,12 @@ def fit(
         code = _run(estimator, X, sample_weight, folder, checkpoint_every, warm=found is not None, quiet=quiet)
         save(estimator, folder)
         if labels is not None:
-            _write_labels(labels, estimator, source)
+            known = getattr(estimator, "labels_", None)  # where there are none, those that the model gives now
+            blocks: Any = blocks_of_answers(estimator, source, Wanted()) if known is None else [{"label": known}]
+            write_table(labels, blocks, source.n_rows)
     if not quiet:
         _report(estimator, source, data, names, folder, labels)
     return code
-
-
-def _write_labels(path: Path, estimator: Any, source: Source) -> None:
-    """The labels of the fit, or where it has none, those that the model gives now."""
-    from globular.cli.predict import Wanted, blocks_of_answers
-    from globular.io import write_table
-
-    known = getattr(estimator, "labels_", None)
-    blocks = blocks_of_answers(estimator, source, Wanted()) if known is None else [{"label": known}]
-    write_table(path, blocks, source.n_rows)
 
 
 def _run(

@@ -101,7 +101,9 @@ class FamilyMixture(MixtureEstimator):
     def _publish_mixture(self, mixture: Any, dtype: np.dtype[Any]) -> None:
         """The parameters in the type of the rows, or in float64 where that would make them what they may not be."""
         for name, values in mixture.arrays.items():
-            setattr(self, f"{name}_", _in_type(values, dtype))
+            found = values.astype(dtype)
+            changed = any(((found == edge) != (values == edge)).any() for edge in (0.0, 1.0))
+            setattr(self, f"{name}_", values if changed else found)
 
     def _check_finite(self) -> None:
         """Refuse to hand out what is not a mixture."""
@@ -123,14 +125,6 @@ class FamilyMixture(MixtureEstimator):
             linear = mixture.linear
         if not (np.isfinite(linear.slopes).all() and np.isfinite(mixture.log_normalisers).all()):
             raise ValueError(f"means_ are not those of a {type(self).__name__}; fit again")
-
-
-def _in_type(values: F64, dtype: np.dtype[Any]) -> F64:
-    """In a type of rows, unless a number between zero and one would become one of them."""
-    found = values.astype(dtype)
-    edges = (0.0, 1.0)
-    changed = any(((found == edge) != (values == edge)).any() for edge in edges)
-    return values if changed and dtype != values.dtype else found
 
 
 class VonMisesFisherMixture(FamilyMixture):

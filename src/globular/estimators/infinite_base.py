@@ -30,7 +30,6 @@ from globular.estimators.inputs import Input
 from globular.estimators.mixtures import MixtureEstimator, Run, Starting
 from globular.estimators.parameters import FROM_ONE, NOT_NEGATIVE, POSITIVE, Constraints, Number, one_of
 from globular.estimators.starts import MEANS_METHODS, GivenStart, checked_shape
-from globular.model.counts import CountsPrior
 from globular.model.covariances import FAMILIES, CovarianceLimits
 from globular.model.dirichlet import StickPrior, Sticks
 from globular.model.gaussian import GaussianParameters, draw_by_component
@@ -131,16 +130,6 @@ def gaussian_prior(shard: Shard, covariance_type: str, given: Mapping[str, Any])
     if not family.is_positive(S):
         raise ValueError(f"prior['covariance'] must be {family.requirement}")
     return GaussianPrior(kind, beta, m, nu, S)
-
-
-def counts_prior(shard: Shard, smoothing: Any) -> CountsPrior:
-    """The Dirichlet prior of multinomial components."""
-    mean, variance = shard.column_moments()
-    D = len(mean)
-    a = np.full(D, float(smoothing)) if isinstance(smoothing, Real) else checked_shape(smoothing, (D,), "smoothing")
-    if not (a > 0).all():
-        raise ValueError("smoothing must be positive in every column")
-    return CountsPrior.for_data(a, mean, variance)
 
 
 class InfiniteEstimator(MixtureEstimator):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -12,9 +13,10 @@ from globular.algorithms.infinite.clusters import clusters_of
 from globular.algorithms.infinite.infinite import Mixture
 from globular.estimators.checks import checked_floats, whole_number
 from globular.estimators.conditional import ConditionalMixture
-from globular.estimators.infinite_base import GivenPrior, InfiniteEstimator, counts_prior, gaussian_prior, translated
+from globular.estimators.infinite_base import GivenPrior, InfiniteEstimator, gaussian_prior, translated
 from globular.estimators.inputs import Input
 from globular.estimators.parameters import POSITIVE, Constraints, one_of
+from globular.estimators.starts import checked_shape
 from globular.model.conditional import marginal_of_infinite
 from globular.model.counts import CountsPosterior, CountsPrior
 from globular.model.covariances import FAMILIES
@@ -346,7 +348,11 @@ n_distances_
         return data
 
     def _prior(self, data: Input) -> CountsPrior:
-        return counts_prior(data.shard, self.smoothing)
+        (mean, variance), a = data.shard.column_moments(), self.smoothing
+        a = np.full(len(mean), float(a)) if isinstance(a, Real) else checked_shape(a, mean.shape, "smoothing")
+        if not (a > 0).all():
+            raise ValueError("smoothing must be positive in every column")
+        return CountsPrior.for_data(a, mean, variance)
 
     def _publish_posterior(self, mixture: Mixture) -> None:
         posterior = mixture.posterior

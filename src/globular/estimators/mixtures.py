@@ -323,10 +323,10 @@ class MixtureEstimator(DensityMixin, Estimator):
         last: GaussianParameters | None = self.__dict__.get("_last_mixture")
         if last is None or last.family is not FAMILIES[self.covariance_type] or not last.holds(*given, self._noise):
             means = checked_floats(self.means_, "means_", (None, self.n_features_in_))
+            weights = checked_floats(self.weights_, "weights_", means.shape[:1])
             covariances = checked_floats(
                 self.covariances_, "covariances_", FAMILIES[self.covariance_type].shape(*means.shape)
             )
-            weights = checked_floats(self.weights_, "weights_", means.shape[:1])
             last = GaussianParameters(weights, means, covariances, self.covariance_type, noise=self._noise).copy()
             self._last_mixture = last
         return last

@@ -41,8 +41,8 @@ from globular import ChunkyGaussianMixture, GaussianMixture, KMeans, datasets
 from globular.algorithms.mixtures.chunky import LEAF_SIZE, POLISHED
 from globular.algorithms.mixtures.em import EMOptions, start_from_means
 from globular.algorithms.mixtures.starts import GivenStart
+from globular.estimators.checks import chunky_bytes
 from globular.estimators.inputs import Input
-from globular.estimators.memory import chunky_bytes
 from globular.model.covariances import OUTER
 from globular.model.gaussian import GaussianParameters
 from globular.passes.cpu import CpuShard

@@ -35,7 +35,7 @@ from globular.algorithms.kmeans.path import GrowingOptions, grow
 from globular.algorithms.mixtures.path import Candidate, PathOptions, finest_first, fit_path
 from globular.algorithms.mixtures.pipeline import draw_part
 from globular.algorithms.seeding.common import evenly_spread_masses
-from globular.estimators.arguments import generator, whole_number
+from globular.estimators.checks import generator, whole_number
 from globular.estimators.inputs import Input, mean_variance, open_input
 from globular.estimators.kmeans import KMeans
 from globular.estimators.mixture import GaussianMixture
@@ -148,7 +148,9 @@ def select(
         scores, centers, mixtures = _along_mixtures(path, data, types, chosen)
     else:
         path = _Path(data.shard, n_observed, sizes, options, sample_size, rng)
-        scores, centers = _along_centers(path, data.dtype)
+        for _ in path:
+            pass
+        scores, centers = tuple(path.scores()), tuple(each.astype(data.dtype) for each in path.centers)
     if len(path.errors) < len(sizes):
         warnings.warn(
             f"X has fewer distinct rows than {sizes[len(path.errors)]}: larger numbers of clusters are left out",
@@ -230,13 +232,6 @@ class _Path:
             rows /= np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), np.finfo(np.float64).tiny)
         found = list(grow(self.shard.local(rows), [size], self.options, self.rng))
         return silhouette(rows, np.ones(n_drawn), found[0].centers) if found else np.nan
-
-
-def _along_centers(path: _Path, dtype: np.dtype[Any]) -> tuple[tuple[Score, ...], tuple[NDArray[Any], ...]]:
-    """Scores and centres of k-means."""
-    for _ in path:
-        pass
-    return tuple(path.scores()), tuple(centers.astype(dtype) for centers in path.centers)
 
 
 def _along_mixtures(

@@ -83,7 +83,7 @@ _CENTERS: Mapping[str, Values] = {
     "algorithms.kmeans.pipeline.LARGEST_SHARE": ({"exact": 0.0, "probing": 0.0}, {"exact": 1.0, "probing": 1.0}),
     "algorithms.kmeans.trials.CLUSTERS_TRIED": (1, NEVER),
     "algorithms.kmeans.trials.SWAPPED_FROM": (3, NEVER),
-    "estimators.weights.EXACT_BELOW": (1, NEVER),
+    "estimators.inputs.EXACT_BELOW": (1, NEVER),
     "estimators.centroids.BLOCK_BYTES": (1, NEVER),
 }
 _FEW: Mapping[str, Values] = {

@@ -7,8 +7,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from scipy.optimize import linear_sum_assignment
-from scipy.spatial.distance import cdist
 
 from globular.algorithms import seeding
 from globular.algorithms.kmeans.lloyd import TOLERANCE, KMeansOptions, lloyd
@@ -20,7 +18,7 @@ from globular.algorithms.mixtures.probing import settle_seeds
 from globular.algorithms.seeding.common import Seeds
 from globular.algorithms.seeding.named import SEEDINGS, Start, Starting, automatic, draw_seeds
 from globular.algorithms.steps import Finding, mapped, to_the_last
-from globular.model.gaussian import GaussianParameters
+from globular.model.gaussian import GaussianParameters, most_alike
 from globular.model.statistics import F64
 from globular.seam.shard import Shard
 
@@ -93,10 +91,9 @@ class GivenStart:
 
     def _order_for(self, mixture: GaussianParameters) -> Any:
         """Which of the given parts every component gets: without means, that with the covariance most like its own."""
-        C = mixture.n_components
         if self.means is not None or self.covariances is None or mixture.family.tied:
             return ...
-        return linear_sum_assignment(cdist(mixture.covariances.reshape(C, -1), self.covariances.reshape(C, -1)))[1]
+        return most_alike(mixture.covariances, self.covariances)
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from globular.algorithms.infinite.infinite import GROWN, InfiniteOptions, Mixtur
 from globular.algorithms.infinite.run import VariationalRun
 from globular.algorithms.steps import Step
 from globular.estimators.inputs import Input
-from globular.estimators.mixture_starts import GivenStart
+from globular.estimators.starts import GivenStart
 from globular.estimators.mixtures import Run, Starting
 from globular.model.chunks import Chunks, NodeValue
 from globular.model.covariances import FAMILIES

@@ -42,8 +42,8 @@ from globular.algorithms.mixtures.chunky import POLISHED
 from globular.algorithms.mixtures.em import EMOptions, start_from_means
 from globular.estimators.chunky_mixture import LEAF_SIZE
 from globular.estimators.inputs import Input
-from globular.estimators.memory import chunky_bytes
-from globular.estimators.mixture_starts import GivenStart
+from globular.estimators.checks import chunky_bytes
+from globular.estimators.starts import GivenStart
 from globular.model.covariances import OUTER
 from globular.model.gaussian import GaussianParameters
 from globular.passes.cpu import CpuShard

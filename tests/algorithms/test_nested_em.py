@@ -14,7 +14,7 @@ from globular.algorithms.mixtures import nested, pipeline
 from globular.algorithms.mixtures.em import EMOptions, em
 from globular.algorithms.mixtures.nested import ENOUGH, BatchOptions, nested_em
 from globular.datasets import separated_mixture
-from globular.estimators import mixture_starts
+from globular.estimators import starts
 from globular.model.gaussian import GaussianParameters
 from globular.passes.cpu import CpuShard
 from globular.passes.many.split import SplitShard
@@ -146,7 +146,7 @@ def test_the_start_is_rough_where_batches_grow(monkeypatch: pytest.MonkeyPatch) 
     X, told = rows_of(30_000), []
     searched = pipeline.search_start
     monkeypatch.setattr(
-        mixture_starts, "search_start", lambda *given, rough: told.append(rough) or searched(*given, rough=rough)
+        starts, "search_start", lambda *given, rough: told.append(rough) or searched(*given, rough=rough)
     )
     for algorithm, n_rows in (("nested", 30_000), ("nested", 4000), ("em", 30_000)):
         GaussianMixture(6, algorithm=algorithm, covariance_type="diag", random_state=0).fit(X[:n_rows])

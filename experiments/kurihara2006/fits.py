@@ -21,8 +21,8 @@ from globular.algorithms.infinite.infinite import GROWN, InfiniteOptions, Mixtur
 from globular.algorithms.infinite.run import VariationalRun
 from globular.algorithms.steps import Step
 from globular.estimators.inputs import Input
-from globular.estimators.starts import GivenStart
 from globular.estimators.mixtures import Run, Starting
+from globular.estimators.starts import GivenStart
 from globular.model.chunks import Chunks, NodeValue
 from globular.model.covariances import FAMILIES
 from globular.model.observations import Moments, Prior

@@ -40,9 +40,9 @@ from experiments.verbeek2003 import HEADING, REPORT
 from globular import ChunkyGaussianMixture, GaussianMixture, KMeans, datasets
 from globular.algorithms.mixtures.chunky import POLISHED
 from globular.algorithms.mixtures.em import EMOptions, start_from_means
+from globular.estimators.checks import chunky_bytes
 from globular.estimators.chunky_mixture import LEAF_SIZE
 from globular.estimators.inputs import Input
-from globular.estimators.checks import chunky_bytes
 from globular.estimators.starts import GivenStart
 from globular.model.covariances import OUTER
 from globular.model.gaussian import GaussianParameters

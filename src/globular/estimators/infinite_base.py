@@ -381,8 +381,7 @@ class InfiniteEstimator(MixtureEstimator):
         return self._infinite().local
 
     def _log_likelihood(self, data: Input) -> float:
-        totals = data.shard.run(Answer(self._infinite(), "total"))
-        return float(sum(totals))
+        return float(sum(data.shard.run(Answer(self._infinite(), "total"))))
 
 
 def leaf_size(n_rows: int) -> int:

@@ -260,8 +260,10 @@ def _write_safetensors(file: BinaryIO, arrays: Arrays) -> str:
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
     digest = hashlib.sha256()
+    # the bytes of the arrays, the lowest first, without a copy
     little = (arrays[name].astype(arrays[name].dtype.newbyteorder("<"), copy=False) for name in names)
-    for piece in (len(text).to_bytes(8, "little"), text, *(np.ravel(array).view(np.uint8).data for array in little)):
+    contents: Iterator[Any] = (np.ravel(array).view(np.uint8).data for array in little)
+    for piece in (len(text).to_bytes(8, "little"), text, *contents):
         digest.update(piece)
         file.write(piece)
     return digest.hexdigest()

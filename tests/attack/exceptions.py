@@ -100,6 +100,7 @@ _REASONS = {
         algorithms.kmeans.subspace: POWER_STEPS
         algorithms.ward: SOON
         algorithms.kmeans.lloyd: TOLERANCE SAMPLE_STEPS
+        algorithms.kmeans.path: FRESH_UP_TO
         algorithms.kmeans.nested_choices: CELLS_GAIN
         algorithms.kmeans.pipeline: MOST_STARTS FADING
         algorithms.kmeans.probing: LEAST_STAKE N_PROBES

@@ -11,12 +11,12 @@ from scipy.stats import multivariate_normal
 from sklearn.mixture import GaussianMixture as SklearnMixture
 
 import globular
-from globular.algorithms.mixtures.starts import GivenStart
 from globular.kernels.cholesky import invert_factors
 from globular.kernels.joint import load_features
 from globular.model.chunks import Chunks
 from globular.model.covariances import FAMILIES, CovarianceLimits, one_for_all
 from globular.model.gaussian import GaussianParameters, isotropic_mixture, m_step
+from globular.model.given import GivenStart
 from globular.passes.cpu.expect.blocks import ChunkBlocks
 from reference import expect as reference
 

@@ -12,8 +12,8 @@ from typing import Any, Literal
 import numpy as np
 from sklearn.utils import check_array, check_random_state
 
-from globular.algorithms.mixtures.starts import GivenStart
 from globular.model.covariances import FAMILIES
+from globular.model.given import GivenStart
 from globular.model.statistics import F64
 
 RandomState = int | np.random.RandomState | np.random.Generator | None

@@ -15,7 +15,6 @@ from globular.algorithms.mixtures.exponential import (
     search_start,
     start_from_means,
 )
-from globular.algorithms.mixtures.starts import GivenStart
 from globular.algorithms.steps import Finding, Run
 from globular.estimators.arguments import checked_shape
 from globular.estimators.fitted import checked_floats
@@ -23,6 +22,7 @@ from globular.estimators.inputs import Input, open_input
 from globular.estimators.mixtures import MixtureEstimator
 from globular.estimators.parameters import POSITIVE, Constraints, one_of
 from globular.model.exponential import Bernoulli, Directions, ExponentialMixture, Poisson
+from globular.model.given import GivenStart
 from globular.model.statistics import F64
 from globular.seam.mixture_passes import Survey
 

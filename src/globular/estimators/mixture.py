@@ -19,7 +19,7 @@ from globular.algorithms.mixtures.nested import BatchOptions, nested_mixture, ro
 from globular.algorithms.mixtures.noise import noisy_mixture
 from globular.algorithms.mixtures.pipeline import search_is_short
 from globular.algorithms.mixtures.probing import begin_truncated
-from globular.algorithms.mixtures.starts import STARTS, GivenStart, StartOptions, starting_mixture, variational_means
+from globular.algorithms.mixtures.starts import STARTS, StartOptions, starting_mixture, variational_means
 from globular.algorithms.mixtures.stepwise import Candidates, Learned, one_batch
 from globular.algorithms.steps import Finding, Run
 from globular.data.some_rows import choose_rows
@@ -38,6 +38,7 @@ from globular.estimators.variational_mixture import N_NEIGHBORS, automatic_searc
 from globular.estimators.weights import Weights
 from globular.model.covariances import FAMILIES, SEPARABLE
 from globular.model.gaussian import GaussianParameters, isotropic_mixture
+from globular.model.given import GivenStart
 from globular.model.history import Clock
 from globular.model.noise import Noise
 from globular.model.statistics import F64, I64

@@ -12,8 +12,6 @@ from typing import Any, Literal
 import numpy as np
 from sklearn.utils import check_array, check_random_state
 
-from globular.model.covariances import FAMILIES
-from globular.model.given import GivenStart
 from globular.model.statistics import F64
 
 RandomState = int | np.random.RandomState | np.random.Generator | None
@@ -83,19 +81,3 @@ def checked_shares(values: Any, n: int, name: str, what: str = "") -> F64:
             f"got a smallest of {shares.min():.6g} and a sum of {shares.sum():.6g}"
         )
     return np.asarray(shares / shares.sum())
-
-
-def given_start(weights: Any, means: Any, precisions: Any, C: int, D: int, covariance_type: str) -> GivenStart:
-    """From `weights_init`, `means_init` and `precisions_init`; an error names the one that is wrong."""
-    family = FAMILIES[covariance_type]
-    covariances = None
-    if precisions is not None:
-        given = checked_shape(precisions, family.shape(C, D), "precisions_init", f"{covariance_type} precision")
-        if not family.is_positive(given):
-            raise ValueError(f"precisions_init: '{covariance_type} precision' should be {family.requirement}")
-        covariances = np.asarray(family.inverse(given))
-    if weights is not None:
-        weights = checked_shares(weights, C, "weights_init", "weights")
-    if means is not None:
-        means = checked_shape(means, (C, D), "means_init", "means")
-    return GivenStart(covariance_type, weights, means, covariances)

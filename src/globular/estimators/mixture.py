@@ -24,9 +24,8 @@ from globular.algorithms.mixtures.stepwise import Candidates, Learned, one_batch
 from globular.algorithms.steps import Finding, Run
 from globular.data.some_rows import choose_rows
 from globular.errors import DeviceError
-from globular.estimators.arguments import given_start
 from globular.estimators.chunky_mixture import check_tree, resolved_candidates, resolved_max_cells
-from globular.estimators.conditional import ConditionalMixture, checked_parameters
+from globular.estimators.conditional import ConditionalMixture, checked_parameters, given_start
 from globular.estimators.fitted import checked_floats
 from globular.estimators.inputs import Input, mean_variance, open_incomplete
 from globular.estimators.memory import batch_bytes

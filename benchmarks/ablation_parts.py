@@ -150,7 +150,7 @@ PARTS = (
     Part("bounds of exact passes", "rows whose label cannot have changed are skipped", KMEANS,
          {"passes.cpu.settled.Settled.aim_at": _forgets_bounds}, is_few),
     Part("kernels of thin rows", "up to 8 columns: scores in registers, no BLAS", HARD,
-         {"passes.cpu.products.THIN": 0}, lambda problem: 0 < problem.columns <= 8),
+         {"passes.cpu.cells.THIN": 0}, lambda problem: 0 < problem.columns <= 8),
     Part("rows in cluster order", "a copy of the rows is kept sorted", (*HARD, "VariationalGaussianMixture"),
          {"passes.limits.SORT_UP_TO": 0}),
     Part("bounds of batches", "rows keep lower bounds from batch to batch", ("NestedMiniBatchKMeans",),
@@ -217,9 +217,5 @@ def _owner(name: str) -> tuple[Any, str]:
 
 def _importers(attribute: str, value: Any) -> list[Any]:
     """The modules of the library in which a name stands for this very object; kernels have their constants built in."""
-    modules = [
-        module
-        for name, module in list(sys.modules.items())
-        if module and name.startswith("globular.") and not name.startswith("globular.kernels.")
-    ]
+    modules = [module for name, module in list(sys.modules.items()) if module and name.startswith("globular.")]
     return [module for module in modules if module.__dict__.get(attribute, modules) is value]

@@ -60,6 +60,23 @@ SPARSE = ("KMeans", "NestedMiniBatchKMeans")
 ANSWERS = ("predict", "transform", "score_samples", "predict_proba", "score")
 
 
+def written(kind: Any) -> str:
+    """A type of numba's as text; ValueError for one that has none."""
+    from numba import types
+
+    for letters, name in signatures.NAMES.items():
+        if kind == getattr(types, name):
+            return letters
+    if isinstance(kind, types.Array) and kind.aligned and kind.layout in "CF":
+        return f"{written(kind.dtype)}:{kind.ndim}{kind.layout}{'' if kind.mutable else '!'}"
+    if isinstance(kind, types.BaseTuple):
+        named = getattr(kind, "instance_class", tuple)
+        name = "" if named is tuple else f"{named.__module__}.{named.__name__}".removeprefix(f"{signatures.PACKAGE}.")
+        members: Any = kind
+        return f"{name}({' '.join(map(written, members.types))})"
+    raise ValueError(f"no text for {kind}")
+
+
 def rows(n: int, n_columns: int, dtype: str, estimator: str) -> Any:
     """Rows about a few places; counts or flags where the estimator takes nothing else."""
     random = np.random.default_rng(0)
@@ -100,7 +117,7 @@ def record(estimator: str, dtype: str) -> set[str]:
 
     def noted(self: functions.Kernel, arguments: tuple[Any, ...]) -> Any:
         try:
-            kinds = " ".join(signatures.written(numba.typeof(each)) for each in arguments)
+            kinds = " ".join(written(numba.typeof(each)) for each in arguments)
         except ValueError:  # no kernel of a common fit
             return call(self, arguments)
         found.add(f"{library.name_of(self.function)} {kinds}")

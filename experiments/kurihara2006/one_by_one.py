@@ -13,13 +13,13 @@ import math
 import numpy as np
 from numba import njit
 
-from globular.kernels import wishart
+from globular.model import posteriors
 from globular.model.covariances import FAMILIES
 from globular.model.observations import Moments
 from globular.model.statistics import F64, I64
 from globular.model.wishart import GaussianPrior
 
-digamma = wishart.digamma.numba  # type: ignore[attr-defined]
+digamma = posteriors.digamma.numba  # type: ignore[attr-defined]
 
 
 def responsibilities(

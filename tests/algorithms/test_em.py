@@ -20,10 +20,10 @@ from threadpoolctl import threadpool_limits
 from globular.algorithms.mixtures import em as em_module
 from globular.algorithms.mixtures.em import EMOptions, e_step, em, start_at_random, start_from_means, variance_within
 from globular.errors import UnsupportedPassError
-from globular.kernels.joint import scale_lines, softmax_block
 from globular.model.covariances import FAMILIES, CovarianceLimits
 from globular.model.gaussian import GaussianParameters, isotropic_mixture, m_step
 from globular.model.statistics import SoftStatistics
+from globular.passes.cpu.engine.densities import scale_lines, softmax_block
 from globular.passes.cpu.expect import blocks as chunk_blocks
 from globular.passes.cpu.shard import CpuShard
 from globular.seam.mixture_passes import Expect

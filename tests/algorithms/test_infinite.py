@@ -340,7 +340,7 @@ def test_a_look_that_begins_with_some_of_the_columns_keeps_what_matters(dtype: s
     assert remembered is not None
     kept = np.zeros(exact.shape, dtype=bool)
     pairs = remembered.pairs
-    kept[np.repeat(pairs.rows, np.diff(pairs.starts)), pairs.components] = True
+    kept[np.repeat(pairs.numbers, np.diff(pairs.starts)), pairs.components] = True
     np.testing.assert_array_equal(kept, exact >= exact.max(axis=1, keepdims=True) - MARGIN)
     assert 1.1 * len(rows) < kept.sum() < 0.3 * kept.size  # a trivial answer would not do
     again = shard.run(Expect(mixture, Remembered(renew=False)))

@@ -6,7 +6,14 @@ from collections.abc import Iterator
 
 _REASONS = {
     "compiled into kernels, which `tests/passes` hold to their oracles": """
-        kernels.* passes.cpu.engine.*
+        passes.cpu.engine.*
+        passes.cpu.cells: HEAT
+        passes.cpu.center_scores: SAFETY TINY LARGEST
+        passes.cpu.expect.low_rank: TILE CANCELLED
+        passes.cpu.expect.remembered: PAIRS_AT_ONCE ROUNDING
+        passes.cpu.plain: ROWS_PER_BLOCK
+        passes.tree.splitting: SAMPLE LOPSIDED
+        passes.limits: HORIZON
     """,
     "of the door to numba, which `tests/jit` try": """
         jit.*
@@ -57,10 +64,9 @@ _REASONS = {
         estimators.weights: ORDINARY
         model.covariances.family: REG_COVAR RELATIVE_FLOOR LEAST_VARIANCE _ROUNDED
         model.covariances.families: _MOST_LIFTS
-        model.exponential.independent: SMALLEST_PROBABILITY LARGEST_PROBABILITY SMALLEST_RATE
         model.exponential.directions: LARGEST_CONCENTRATION UNIFORM_UP_TO _TERMS _UNDERFLOW _NEWTON_STEPS
             _NEWTON_TOLERANCE
-        model.exponential.family: LEAST
+        model.exponential.family: LEAST SMALLEST_PROBABILITY LARGEST_PROBABILITY SMALLEST_RATE
         model.gaussian: _WEIGHT_FLOOR
         model.coordinates: _LARGEST_SINGLE
         model.low_rank: ABSENT
@@ -71,7 +77,7 @@ _REASONS = {
         algorithms.kmeans.balance: ROWS_AT_ONCE
         algorithms.mixtures.missing: NUMBERS_PER_BLOCK
         algorithms.ward: NUMBERS_AT_ONCE
-        passes.cpu.nearest: SPARE
+        passes.cpu.plain: ROWS_PER_BLOCK
     """,
     "what a parameter is where it is not given": """
         algorithms.kmeans.nested_choices: BATCH_ROWS BATCH_ROWS_PER_CLUSTER
@@ -127,7 +133,8 @@ _REASONS = {
         algorithms.steps: CAUTION
         algorithms.seeding.named: NEIGHBORS
         passes.limits: NOMINEES
-        passes.tree.growth: SAMPLED
+        passes.tree.partition: SAMPLED
+        passes.tree.splitting: SAMPLE LOPSIDED
         algorithms.mixtures.nested: TIMES_THE_PART
         estimators.variational_kmeans: SWAPS_GAIN
         model.cells: VISITS_ABOVE SMALL_CELLS

@@ -12,7 +12,7 @@ from globular.model.dirichlet import InfiniteMixture
 from globular.model.exponential import ExponentialMixture, Surveyed
 from globular.model.low_rank import LowRankParameters
 from globular.model.nested import NestedStatistics
-from globular.passes.blocks import BlockShard
+from globular.passes.cpu.shard import BlockShard
 from globular.seam import answers, mixture_passes, passes
 from globular.seam.among import Down, Neighbors, Probe
 from reference import assign as hard

@@ -24,7 +24,7 @@ from globular import (
     datasets,
 )
 from globular.data.open import as_source
-from globular.data.sparse_rows import checked_csr
+from globular.data.sources import checked_csr
 from globular.errors import DataError, MemoryBudgetError
 from globular.estimators import inputs, validation
 from globular.export import centers_from

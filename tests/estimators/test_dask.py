@@ -56,9 +56,8 @@ from distributed import Client, LocalCluster, wait
 
 from globular.passes.dask import DaskShard
 from globular.passes.dask import cluster as cluster_module
-from globular.passes.dask import crew as crew_module
 from globular.passes.dask import log as log_module
-from globular.passes.dask import shard as dask_shard
+from globular.passes.dask import opening as opening_module
 from globular.passes.dask.messages import pack, unpack
 from globular.passes.dask.partitions import collection_partitions
 
@@ -383,7 +382,7 @@ def test_files_are_read_by_the_workers(
     if suffix == ".parquet":
         pytest.importorskip("pyarrow", reason="parquet needs pyarrow")
     if not keep:
-        monkeypatch.setattr(dask_shard, "WORKER_SHARE", 0.0)
+        monkeypatch.setattr(opening_module, "WORKER_SHARE", 0.0)
     rows = blobs(N, C=6, D=D)
     paths = write_parts(tmp_path / "parts", rows, suffix)
     options = {"init": rows[:6], "algorithm": "lloyd", "max_iter": 5}
@@ -411,7 +410,7 @@ def test_bounds_of_rows_that_workers_stream_have_a_budget_of_their_own(
     monkeypatch.setattr("globular.algorithms.kmeans.nested_choices.STREAMED_BOUNDS", 0)
     model = NestedMiniBatchKMeans(6, max_iter=1, random_state=0)
     assert model.fit(tmp_path / "parts").search_ == "elkan"  # kept in the workers' memory
-    monkeypatch.setattr(dask_shard, "WORKER_SHARE", 0.0)
+    monkeypatch.setattr(opening_module, "WORKER_SHARE", 0.0)
     assert model.fit(tmp_path / "parts").search_ == "exact"
 
 
@@ -495,11 +494,11 @@ def test_pairs_keep_their_bits_on_the_way() -> None:
 def test_workers_that_only_the_scheduler_reaches(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = blobs(N, C=20, D=D)
     shard = DaskShard(client, collection_partitions(as_dask(rows)))
-    assert shard.crew._direct
+    assert shard._direct
     direct = shard.run(Assign(rows[:30]))
     monkeypatch.setattr(client, "direct_to_workers", False)
     shard = DaskShard(client, collection_partitions(as_dask(rows)))
-    assert not shard.crew._direct
+    assert not shard._direct
     assert shard.run(Assign(rows[:30])).sums.tobytes() == direct.sums.tobytes()
 
 
@@ -563,12 +562,12 @@ def kill_one(client: Client) -> None:
 
 def holder(client: Client, shard: DaskShard) -> int:
     """The process of a worker that has a part: one that came late may have none."""
-    return int(client.run(os.getpid)[shard.crew.owners[0]])
+    return int(client.run(os.getpid)[shard.owners[0]])
 
 
 def test_workers_killed_while_parts_are_loaded(fragile: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     """Between the end of its tasks and the question what it holds, and another before its parts are made."""
-    ask, moments = crew_module.Crew._ask_owners, ["rows_held", "make_parts"]
+    ask, moments = DaskShard._ask_owners, ["rows_held", "make_parts"]
 
     def kill_and_ask(crew: Any, function: Any, arguments: Any) -> Any:
         if function.__name__ in moments:
@@ -576,7 +575,7 @@ def test_workers_killed_while_parts_are_loaded(fragile: Client, monkeypatch: pyt
             kill_one(fragile)
         return ask(crew, function, arguments)
 
-    monkeypatch.setattr(crew_module.Crew, "_ask_owners", kill_and_ask)
+    monkeypatch.setattr(DaskShard, "_ask_owners", kill_and_ask)
     rows = blobs(N, C=20, D=D)
     shard = DaskShard(fragile, collection_partitions(as_dask(rows)))
     assert not moments and shard.n_rows == N
@@ -693,11 +692,11 @@ def test_cells_of_a_tree_are_made_again_from_few_changes(fragile: Client, monkey
     shard, split = DaskShard(fragile, collection_partitions(as_dask(rows))), as_split(rows)
     for each in (shard, split):
         search_cells(each, rows)
-    assert shard.crew.log.n_changes > 70
-    assert len(shard.crew.log.changes) < 12
+    assert shard.log.n_changes > 70
+    assert len(shard.log.changes) < 12
     kill_one(fragile)
     one, two = shard.run(TakeCells()), split.run(TakeCells())
-    assert shard.crew.n_repairs >= 1
+    assert shard.n_repairs >= 1
     np.testing.assert_array_equal(one.means, two.means)
     mixture = isotropic_mixture(rows[65:77], 2.0, "diag")
     for each in (shard, split):
@@ -732,7 +731,7 @@ def test_a_worker_killed_while_seeds_are_drawn(init: str, fragile: Client, monke
     model = KMeans(40, init=init, algorithm="probing", random_state=0, max_iter=2)
     with fragile.as_current():
         expected = fitted_arrays(model.fit(as_dask(rows)))
-        send, seen = crew_module.Crew._send, []
+        send, seen = DaskShard._send, []
 
         def send_and_kill(crew: Any, work: Any, *args: Any, **kwargs: Any) -> Any:
             seen.append(work.one.variant)
@@ -740,7 +739,7 @@ def test_a_worker_killed_while_seeds_are_drawn(init: str, fragile: Client, monke
                 kill_one(fragile)
             return send(crew, work, *args, **kwargs)
 
-        monkeypatch.setattr(crew_module.Crew, "_send", send_and_kill)
+        monkeypatch.setattr(DaskShard, "_send", send_and_kill)
         assert fitted_arrays(model.fit(as_dask(rows))) == expected
     assert Probe not in seen[:5]
 
@@ -751,7 +750,7 @@ def test_an_interrupted_fit_leaves_a_usable_model(name: str, current: Client, mo
     """Ctrl-C while workers are at a pass: the last finished iteration stays, and the next fit is not disturbed."""
     rows = blobs(N, C=20, D=D)
     expected = fitted_arrays(MODELS[name]().fit(as_dask(rows)))
-    exchange, passes = crew_module.Crew._exchange, []
+    exchange, passes = DaskShard._exchange, []
 
     async def interrupted(crew: Any, requests: Any) -> Any:
         passes.append(requests[0].work.one.variant)
@@ -761,7 +760,7 @@ def test_an_interrupted_fit_leaves_a_usable_model(name: str, current: Client, mo
 
     model = MODELS[name]()
     with monkeypatch.context() as patch:
-        patch.setattr(crew_module.Crew, "_exchange", interrupted)
+        patch.setattr(DaskShard, "_exchange", interrupted)
         with pytest.warns(globular.errors.FitInterruptedWarning):
             model.fit(as_dask(rows))
     assert 0 < model.n_iter_ <= 4
@@ -805,7 +804,7 @@ def test_a_worker_killed_in_the_middle_of_a_pass(fragile: Client) -> None:
     victim = holder(client, shard)  # known beforehand: asking for it may take longer than the pass
     threading.Timer(0.4, os.kill, [victim, signal.SIGKILL]).start()
     assert sum(shard._each(Bump(0, seconds=0.3))) == N  # counts as a change of state, and is replayed
-    assert shard.crew.n_repairs >= 1
+    assert shard.n_repairs >= 1
     np.testing.assert_array_equal(shard.labels.copy(), split.labels)
     np.testing.assert_array_equal(shard.take(np.arange(N), "errors"), split.take(np.arange(N), "errors"))
     one, two = shard.run(Assign(rows[:31])), split.run(Assign(rows[:31]))
@@ -828,7 +827,7 @@ def test_a_cut_log_is_made_up_for_by_one_exact_pass(fragile: Client, monkeypatch
         assert statistics.objective <= before
         assert statistics.counts.sum() == N
         before = statistics.objective
-    assert shard.crew.log.is_cut and shard.crew.n_repairs >= 1
+    assert shard.log.is_cut and shard.n_repairs >= 1
 
 
 def test_without_workers_a_fit_ends_with_a_message(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -870,7 +869,7 @@ def test_results_do_not_depend_on_the_number_of_workers() -> None:
             silence_logs=logging.CRITICAL,
         ) as cluster, Client(cluster, set_as_default=False) as connected:  # fmt: skip
             shard = DaskShard(connected, collection_partitions(as_dask(rows, list(range(0, N + 1, 120)))))
-            assert len(set(shard.crew.owners)) == n_workers
+            assert len(set(shard.owners)) == n_workers
             steps = list(lloyd(shard, rows[:30], KMeansOptions(max_iter=4)))
             found.append((steps[-1].model.tobytes(), steps[-1].objective, shard.labels.copy().tobytes()))
     assert found[0] == found[1]

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from globular import GaussianMixture, KMeans
-from globular.data.frames import rows_of
+from globular.data.open import rows_of
 from globular.errors import DataError
 
 X = np.random.default_rng(0).normal(size=(60, 3)).astype(np.float32)

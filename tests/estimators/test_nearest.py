@@ -10,7 +10,6 @@ import pytest
 from scipy import sparse
 
 import globular
-from globular.passes.cpu.nearest import GROUP, lowest_by_groups
 
 X = np.random.default_rng(0).normal(size=(700, 5)) + 3.0
 MODELS = {
@@ -65,14 +64,6 @@ def test_distances_beside_the_only_other_centre_which_is_far() -> None:
     model = globular.KMeans(2, init=rows[:2], max_iter=1).fit(rows)
     model.cluster_centers_[1] = 1e12
     np.testing.assert_allclose(model.transform(rows)[:, 0], np.linalg.norm(rows - model.cluster_centers_[0], axis=1))
-
-
-@pytest.mark.parametrize("n_scores", [GROUP, 3 * GROUP, 40 * GROUP])
-def test_the_lowest_are_found_by_groups(n_scores: int) -> None:
-    scores = np.random.default_rng(1).integers(0, 30, size=(50, n_scores)).astype(float)
-    for n in (1, 2, 5, n_scores):
-        found = np.take_along_axis(scores, lowest_by_groups(scores, n), axis=1)
-        np.testing.assert_array_equal(np.sort(found, axis=1), np.sort(scores, axis=1)[:, :n])
 
 
 def test_files_and_any_number_of_threads_give_the_same(tmp_path: Path) -> None:

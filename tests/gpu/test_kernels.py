@@ -38,13 +38,20 @@ def problem(dtype: str, D: int) -> tuple[Any, Any, Any]:
     return x, centers + torch.as_tensor(rng.normal(size=(C, D)), device=DEVICE), rng
 
 
+def plainly(
+    x: Any, centers: Any, kept: int, starts: Any = None, cells: Any = None, per_row: int = 1
+) -> tuple[Any, Any]:
+    """Nominees by plain products in float64."""
+    return Aim(TorchShard(x.double()), centers, None, starts).nominate(kept, cells=cells, per_row=per_row)
+
+
 @pytest.mark.parametrize("D", COLUMNS)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("kept", [1, 2, 4])
 def test_precise_nominees_are_the_closest(dtype: str, D: int, kept: int) -> None:
     x, centers, _ = problem(dtype, D)
     scores, found = Aim(TorchShard(x), centers).nominate(kept, precise=True)
-    wanted, _ = plain.nominate(x.double(), None, centers, (centers * centers).sum(1), kept, None, None, 1, None)
+    wanted, _ = plainly(x, centers, kept)
     scale = (x.double() ** 2).sum(1, keepdim=True) + (centers**2).sum(1).max()
     assert bool(((scores - wanted).abs() <= 1e-4 * wanted + 1e-5 * scale).all())
     own = ((x.double() - centers[found[:, 0].long()]) ** 2).sum(1)
@@ -82,7 +89,7 @@ def test_several_nominees_of_a_cell_are_different_ones(dtype: str) -> None:
     starts = torch.arange(0, C + 1, 20, device=DEVICE)
     cells = torch.as_tensor(rng.integers(len(starts) - 1, size=N), device=DEVICE).to(torch.int32)  # many in a program
     _, found = Aim(TorchShard(x), centers, None, starts).nominate(5, cells=cells, precise=True)
-    _, wanted = plain.nominate(x.double(), None, centers, (centers * centers).sum(1), 5, cells, starts, 1, None)
+    _, wanted = plainly(x, centers, 5, starts, cells)
     assert float((found == wanted).float().mean()) > 0.99
 
 
@@ -94,8 +101,7 @@ def test_items_look_into_their_own_cell(dtype: str) -> None:
     members = torch.as_tensor(rng.permutation(C), device=DEVICE)
     aim = Aim(TorchShard(x), centers, members, starts)
     scores, found = aim.nominate(2, cells=cells, per_row=2, precise=True)
-    listed = centers[members]
-    wanted, places = plain.nominate(x.double(), None, listed, (listed * listed).sum(1), 2, cells, starts, 2, None)
+    wanted, places = plainly(x, centers[members], 2, starts, cells, per_row=2)
     assert float((found[:, 0] == members[places[:, 0].long()]).float().mean()) > 0.99
     assert bool((found[cells == 0, 1] == -1).all())
     assert int(aim.looks.sum()) == int(starts.diff()[cells.long()].sum())
@@ -113,7 +119,7 @@ def test_sums_cut_long_clusters(weighted: bool, n_clusters: int) -> None:
     grouping = group(labels.to(torch.int32), n_clusters)
     found = [launch.sum_clusters(x, w, w, d2, grouping) for _ in range(2)]
     assert bool((found[0] == found[1]).all())
-    wanted = plain.sum_clusters(x, w, w, d2, grouping.order, grouping.starts)
+    wanted = plain.sum_clusters(x, w, w, d2, grouping)
     assert bool(torch.isclose(found[0], wanted, rtol=1e-12, atol=1e-9).all())
 
 

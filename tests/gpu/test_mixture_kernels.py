@@ -47,10 +47,10 @@ def test_nominees_are_the_best_of_their_cell(dtype: str, D: int, by_column: bool
     middles = torch.as_tensor(5.0 + 0.3 * rng.normal(size=(4, D)), device=DEVICE)
     grouping = group(cells, 4, starts=False)
     scores, found = launch.nominate_components(x, *parameters, middles, kept, grouping, starts, members, 2)
-    wanted, best = plain.nominate_components(x, *parameters, kept, cells, starts, members, 2)
+    wanted, best = plain.nominate_components(x, *parameters, middles, kept, grouping, starts, members, 2)
     is_one = torch.isfinite(wanted)
     assert bool(((found >= 0) == is_one).all())
-    own = plain.costs_of(x.repeat_interleave(2, dim=0), *parameters, found)
+    own = plain.cost_candidates(x.repeat_interleave(2, dim=0), *parameters, found)
     slack = torch.maximum(*(rounding(x, parameters, middles[cells.long()], numbers) for numbers in (found, best)))
     slack = torch.where(is_one, slack, 0.0).amax(dim=1, keepdim=True)
     assert bool(((scores.double() - own).abs() <= slack)[is_one].all())
@@ -79,9 +79,9 @@ def test_k_of_n_is_the_best_of_itself_and_the_candidates(dtype: str, D: int, by_
     candidates = rng.integers(-1, C, size=(N, n_more))  # some twice, some members already
     given = [torch.as_tensor(v, device=DEVICE).to(torch.int32) for v in (labels, members, candidates)]
     one, other = ([v.clone() for v in given] for _ in "ab")
-    scores = plain.costs_of(x, *parameters, given[2]).clamp_max(1e37).float()
+    scores = plain.cost_candidates(x, *parameters, given[2]).clamp_max(1e37).float()
     found = launch.weigh(x, *parameters, one[0], one[1], one[2] if n_more else None, scores if n_more else None)
-    wanted = plain.weigh(x, *parameters, other[0], other[1], other[2] if n_more else None)
+    wanted = plain.weigh(x, *parameters, other[0], other[1], other[2] if n_more else None, None)
     assert bool((one[0] == other[0]).all()) and bool((one[1] == other[1]).all())
     for ours, theirs in zip(found, wanted, strict=True):
         assert bool(torch.isclose(ours, theirs, rtol=1e-9, atol=1e-12).all())
@@ -95,8 +95,7 @@ def test_sums_cut_large_components(n_components: int, D: int) -> None:
     drawn = np.minimum(rng.geometric(0.02, size=(len(x), KEPT)) - 1, n_components - 1)
     members = torch.as_tensor(np.where(rng.random(drawn.shape) < 0.1, -1, drawn), device=DEVICE).to(torch.int32)
     shares = torch.as_tensor(rng.random(drawn.shape), device=DEVICE)
-    keys = torch.where(members >= 0, members, n_components).reshape(-1)
-    grouping, means = group(keys, n_components + 1), means[:n_components].contiguous()
-    found = [launch.sum_entries(x, shares, means, grouping, KEPT) for _ in range(2)]
+    means = means[:n_components].contiguous()
+    found = [launch.sum_entries(x, shares, means, members) for _ in range(2)]
     assert bool((found[0] == found[1]).all())
     assert bool(torch.isclose(found[0], plain.sum_entries(x, shares, means, members), rtol=1e-10, atol=1e-9).all())

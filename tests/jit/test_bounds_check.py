@@ -106,8 +106,9 @@ def run_checked(code: str, cache: Path) -> None:
 
 OUTSIDE = {
     "an index beyond the end": (
-        "from globular.kernels.grouped import group_by_label\n"
-        "group_by_label(np.full(2, 5, np.int32), np.empty(3, np.int64), np.empty(2, np.int64))\n"
+        "from globular.passes.cpu.rows import look_up\n"
+        "from globular.jit import new_queue\n"
+        "look_up(new_queue(), 2, np.zeros(3, np.int64), np.full(2, 5, np.int32), np.empty(2, np.int32))\n"
     ),
     "a negative index, which does not count from the end": (
         "from globular.jit import functions\nfunctions.Kernel(lambda x, i: x[i])(np.ones(3), -1)\n"

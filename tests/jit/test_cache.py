@@ -22,7 +22,7 @@ from globular.jit.choice import compiler
 HELPER = "from globular.jit import inline\n@inline\ndef added(x):\n    return x + {}\n"
 CALLER = """
 from globular.jit import kernel
-from globular.kernels.helper import added
+from globular.model.helper import added
 @kernel
 def total(x):
     return added(x[0]) + added(x[1])
@@ -33,8 +33,8 @@ import logging
 import numpy as np
 from globular.jit import compile_seconds
 logging.basicConfig(level=logging.INFO)
-from globular.kernels.caller import total
-from globular.kernels.other import other
+from globular.model.caller import total
+from globular.model.other import other
 print(total(np.ones(2)))
 before = compile_seconds()
 other(np.ones(2))
@@ -51,9 +51,9 @@ def package(tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.
         shutil.copytree(source / name, home / name, ignore=shutil.ignore_patterns("lib", "__pycache__"))
     for name in ("machine.py", "errors.py"):
         shutil.copy(source / name, home)
-    (home / "kernels").mkdir()
+    (home / "model").mkdir()
     for name, code in {"helper": HELPER.format(1), "caller": CALLER, "other": OTHER, "__init__": ""}.items():
-        (home / "kernels" / f"{name}.py").write_text(code)
+        (home / "model" / f"{name}.py").write_text(code)
     (home / "__init__.py").write_text("")
     return tmp_path
 
@@ -78,7 +78,7 @@ def files(folder: Path) -> list[Path]:
 def test_an_edit_compiles_what_it_touches_and_nothing_else(package: Path) -> None:
     assert run(package)[:3] == (4.0, True, True)
     assert run(package)[:3] == (4.0, False, False)
-    (package / "globular/kernels/helper.py").write_text(HELPER.format(2))
+    (package / "globular/model/helper.py").write_text(HELPER.format(2))
     assert run(package)[:3] == (6.0, True, False)
     kept = files(package)
     assert len(kept) >= 3 and all(package / "user" / "globular" in file.parents for file in kept)
@@ -178,8 +178,10 @@ def test_folders_that_were_not_used_for_long_are_removed(tmp_path: Path) -> None
 
 
 def test_sources_of_a_kernel_are_all_that_it_imports() -> None:
-    assert sources._imported("globular.kernels.sums") >= {"globular.kernels.rows", "globular.jit"}
-    assert sources.closure_digest("globular.kernels.sums") != sources.closure_digest("globular.kernels.rows")
+    assert sources._imported("globular.passes.cpu.sums") >= {"globular.passes.cpu.engine.rows", "globular.jit"}
+    assert sources.closure_digest("globular.passes.cpu.sums") != sources.closure_digest(
+        "globular.passes.cpu.engine.rows"
+    )
     assert sources.closure_digest("numba") is None and sources.closure_digest("tests.jit.test_cache") is None
 
 

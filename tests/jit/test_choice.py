@@ -15,7 +15,7 @@ from globular.jit import build, choice
 from globular.jit.target import LEVELS, levels
 
 JIT = Path(build.__file__).parent
-PUBLIC = {"numba", "numba.core.event", "numba.extending", "llvmlite", "llvmlite.binding"}
+PUBLIC = {"numba", "numba.core.compiler", "numba.core.event", "numba.extending", "llvmlite", "llvmlite.binding"}
 """Modules that the manuals of numba and llvmlite tell of."""
 PRIVATE = ("linked", "build")
 """Our files that need others."""

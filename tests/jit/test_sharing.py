@@ -227,13 +227,13 @@ def test_a_constructor_reads_roles() -> None:
     assert squares.roles == ["Queue", "int", "Scratch", "Zeros", "Any"]
 
 
-KERNELS = Path(globular.__file__).parent / "kernels"
+PACKAGE = Path(globular.__file__).parent
 
 
 def parameters_of_shared_kernels() -> list[tuple[str, str, str, str]]:
     """(kernel, parameter, annotation, comment) of all kernels that have a queue."""
     found = []
-    for path in sorted(KERNELS.glob("*.py")):
+    for path in sorted([*PACKAGE.glob("model/**/*.py"), *PACKAGE.glob("passes/**/*.py")]):
         lines = path.read_text(encoding="utf-8").splitlines()
         for function in ast.parse("\n".join(lines)).body:
             if not isinstance(function, ast.FunctionDef) or not function.decorator_list:
@@ -252,7 +252,7 @@ def test_annotations_say_which_memory_is_of_one_thread() -> None:
     for name, parameter, annotation, comment in parameters:
         if parameter == "queue":
             assert annotation == "Queue", name
-        elif comment.startswith("scratch"):
+        elif comment.startswith("scratch") or parameter == "scratch":
             assert annotation == ("Zeros" if "zeros" in comment else "Scratch"), (name, parameter)
         else:
             assert comment.startswith(("IN", "OUT")), (name, parameter)

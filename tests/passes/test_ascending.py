@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from globular.kernels.ascending import count_up_to
+from globular.passes.cpu.grouped import count_up_to
 
 
 @pytest.mark.parametrize("dtype", [np.int32, np.int64, np.float64])

@@ -9,13 +9,12 @@ import pytest
 from numpy.typing import NDArray
 from scipy import sparse
 
-from globular.kernels.grouped import count_labels
 from globular.model import groups
 from globular.model.cells import CellLevel, CellTree, CenterCells
-from globular.model.groups import SORTED_ALONE, group_by
+from globular.model.groups import SORTED_ALONE, count_labels, group_by
 from globular.passes.cpu import CpuShard, cells
 from globular.passes.cpu import rows as in_memory
-from globular.passes.cpu.products import THIN
+from globular.passes.cpu.cells import THIN
 from globular.seam.among import Down, Probe
 from globular.seam.passes import Assign
 from reference import assign as hard
@@ -143,7 +142,7 @@ def test_spans_of_a_sort_count_into_lines_of_their_own(monkeypatch: pytest.Monke
         seen.append(counts)
         count_labels(queue, labels, counts)
 
-    monkeypatch.setattr(groups.grouped, "count_labels", count)
+    monkeypatch.setattr(groups, "count_labels", count)
     group_by(np.zeros(2 * SORTED_ALONE, dtype=np.int32), 3, 4)
     assert len(seen[0]) > 1
     assert seen[0].strides[0] >= 3 * seen[0].itemsize + 128

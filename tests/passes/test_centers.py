@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from globular.model import centers
-from globular.passes.cpu import CpuShard, sums, swaps
-from globular.passes.cpu.products import prepared
+from globular.passes.cpu import CpuShard, cells, sums, swaps
+from globular.passes.cpu.cells import prepared
 from globular.seam.passes import Halve
 from makers import blobs, in_form, weights_for
 from reference import assign as reference
@@ -22,8 +22,9 @@ def rng(seed: int = 0) -> np.random.Generator:
 @pytest.fixture(params=[1, 1 << 14])
 def blocks(request: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """A centre at a time, or all of them."""
-    monkeypatch.setattr(centers, "NUMBERS_AT_ONCE", request.param)
-    monkeypatch.setattr(centers, "SECONDS_PER_NUMBER", 1.0)
+    for module in (centers, cells):
+        monkeypatch.setattr(module, "NUMBERS_AT_ONCE", request.param)
+        monkeypatch.setattr(module, "SECONDS_PER_NUMBER", 1.0)
 
 
 @pytest.mark.parametrize("n_threads", [1, 3])

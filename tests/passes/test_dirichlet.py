@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 from scipy import stats
 from scipy.special import digamma, gammaln, logsumexp
 
-from globular.kernels.wishart import wishart_scales, wishart_terms
 from globular.model.counts import CountsPrior
 from globular.model.covariances import FAMILIES
 from globular.model.dirichlet import InfiniteMixture, Sticks
 from globular.model.gaussian import isotropic_mixture
 from globular.model.observations import Moments, Posterior, Prior
+from globular.model.posteriors import wishart_scales, wishart_terms
 from globular.model.wishart import KINDS, GaussianPrior
 from globular.passes.cpu import CpuShard
 from globular.seam.mixture_passes import Expect

@@ -9,14 +9,14 @@ import pytest
 
 from globular.jit import kernel
 from globular.jit.blas import add_product, add_symmetric, multiply_by_triangle
-from globular.kernels.differences import FEW_COLUMNS
 from globular.model.gaussian import GaussianParameters
 from globular.model.statistics import SoftStatistics
 from globular.passes.cpu import CpuShard
 from globular.passes.cpu import shard as cpu_shard
+from globular.passes.cpu.engine.densities import FEW_COLUMNS
 from globular.passes.cpu.expect import blocks as expect_blocks
 from globular.passes.cpu.expect.blocks import ChunkBlocks, statistics_of
-from globular.passes.cpu.expect.pairs import look_at_all
+from globular.passes.cpu.expect.remembered import look_at_all
 from globular.passes.tree import expect as tree_expect
 from globular.seam.answers import Answer
 from globular.seam.mixture_passes import Expect
@@ -109,7 +109,7 @@ def test_pairs_of_all_components_give_the_sums_of_all_components(kind: str, D: i
     assert look is not None
     pairs = look.everyone
     assert len(pairs) == len(rows) * mixture.n_components
-    one, two = (statistics_of(pairs.e_step(shard, mixture), len(pairs)) for shard in shards)
+    one, two = (statistics_of(pairs.e_step(shard, mixture), len(pairs.components)) for shard in shards)
     assert_alike(one, shards[0].run(Expect(mixture)), 1e-10)
     for name in NAMES:
         np.testing.assert_array_equal(getattr(one, name), getattr(two, name))

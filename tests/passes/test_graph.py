@@ -118,10 +118,11 @@ def test_many_pairs_of_no_weight_change_nothing() -> None:
 
 def test_triples_add_up_in_order() -> None:
     parts = [triples([(0, 1, 1.0, 1.0)]), triples([(1, 0, 2.0, 1.0), (0, 1, 3.0, 1.0)]), triples([])]
-    joined, added = PairStatistics.join(parts), parts[0] + parts[1] + parts[2]
+    joined = PairStatistics.of_pieces([piece for part in parts for piece in part.pieces])
+    added = parts[0] + parts[1] + parts[2]
     np.testing.assert_array_equal(joined.pairs, added.pairs)
     np.testing.assert_array_equal(joined.sums, added.sums)
-    assert PairStatistics.join([]).pairs.shape == (2, 0)
+    assert PairStatistics.of_pieces([]).pairs.shape == (2, 0)
 
 
 # ---------------------------------------------------------------- newcomers

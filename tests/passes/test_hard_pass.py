@@ -10,10 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import sparse
 
-from globular.kernels.rows import CANCELLED
+from globular.model.groups import group_by
 from globular.model.statistics import HardStatistics
 from globular.passes.cpu import CpuShard, sums
 from globular.passes.cpu.engine.label import CENTER_CHUNK
+from globular.passes.cpu.engine.rows import CANCELLED
 from globular.passes.cpu.shard import OFFSET_ROWS
 from globular.seam.passes import Assign, Farthest
 from makers import SHARD_FORMS, Rows, blobs, in_form, lattice, weights_for
@@ -271,9 +272,9 @@ def test_rows_far_from_zero_are_seen_about_the_mean_of_a_sample(form: str, n: in
 @pytest.mark.parametrize("size", [1, 3, 50])
 def test_moves_are_cut_between_clusters(size: int) -> None:
     clusters = np.random.default_rng(0).integers(0, 9, 40).astype(np.int32)
-    order = np.argsort(clusters, kind="stable")
-    bounds = sums._cut_moves(order, clusters, size)
-    inner = bounds[1:-1]
-    assert bounds[0] == 0 and bounds[-1] == 40 and (np.diff(bounds) > 0).all()
-    assert (clusters[order[inner]] != clusters[order[inner - 1]]).all()
-    assert len(bounds) - 1 == {1: 9, 3: 9, 50: 1}[size]
+    starts, _ = group_by(clusters, 9)
+    runs, pieces = sums.cut_clusters(starts, size, whole=True)
+    assert len(pieces) == 0 and (runs[:, 2] == -1).all()
+    assert runs[0, 0] == 0 and runs[-1, 1] == 40 and (runs[1:, 0] == runs[:-1, 1]).all()
+    assert np.isin(runs[:, 0], starts).all()
+    assert len(runs) == {1: 9, 3: 9, 50: 1}[size]

@@ -16,7 +16,6 @@ from globular.algorithms.kmeans import nested
 from globular.algorithms.kmeans.cells import group_centers
 from globular.algorithms.kmeans.nested import NestedOptions
 from globular.data.sources import ArraySource
-from globular.kernels.sums import cut_runs
 from globular.model.cells import CenterCells
 from globular.model.groups import CenterGroups
 from globular.model.nested import Batch, Bounds, Candidates, NestedSearch
@@ -24,6 +23,7 @@ from globular.model.votes import Votes
 from globular.passes.cpu import CpuShard, center_scores
 from globular.passes.cpu.assign import batch as cpu_batch
 from globular.passes.cpu.assign import votes as cpu_votes
+from globular.passes.cpu.sums import cut_runs
 from globular.passes.many.split import SplitShard
 from globular.passes.many.stream import StreamShard
 from globular.seam.passes import Assign, AssignBatch
@@ -258,7 +258,7 @@ def test_runs_are_whole_clusters_or_pieces_of_one(sizes: list[int], most: int) -
     starts = np.concatenate([[0], np.cumsum(sizes)])
     n = int(starts[-1])
     runs, pieces = np.full((3 * n // most + 2, 3), -7), np.full(2 * n // most + 1, -7)
-    n_runs, n_pieces = cut_runs(starts, most, runs, pieces)
+    n_runs, n_pieces = cut_runs(starts, most, False, runs, pieces)
     assert n_runs <= len(runs) and n_pieces <= len(pieces)
     begins, ends, piece_of = runs[:n_runs].T
     np.testing.assert_array_equal(np.concatenate([[0], ends]), np.concatenate([begins, [n]]))

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from globular.data.open import as_source
-from globular.data.some_rows import ChosenRows, RowRange
+from globular.data.sources import ChosenRows, RowRange
 from globular.errors import DataError
 from globular.model.nested import Batch, NestedSearch
 from globular.passes.many.split import TreeSum, tree_total

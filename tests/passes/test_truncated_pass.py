@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from globular import threads
 from globular.data.open import as_source
 from globular.errors import UnsupportedPassError
-from globular.model import centers
 from globular.model.gaussian import GaussianParameters
 from globular.model.graph import Graph, Search, random_graph
 from globular.model.statistics import PairStatistics, SoftStatistics
-from globular.passes.cpu import CpuShard, grouped, sums
+from globular.passes.cpu import CpuShard, cells, grouped, sums
+from globular.passes.cpu.assign import neighborhoods
 from globular.passes.cpu.assign import neighbors as truncated
 from globular.passes.many.split import SplitShard
 from globular.passes.many.stream import StreamShard
@@ -312,10 +312,9 @@ def small_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(grouped, "ROWS_PER_TASK", 16)
     monkeypatch.setattr(truncated, "HASH_SIZE", 64)
     monkeypatch.setattr(truncated, "TABLES_AT_ONCE", 1)
-    monkeypatch.setattr(truncated, "SEARCHED_AT_ONCE", 16)
-    monkeypatch.setattr(truncated, "GATHERED_ROWS", 16)
-    monkeypatch.setattr(centers, "NUMBERS_AT_ONCE", 16)
-    monkeypatch.setattr(grouped, "RUN", 16)
+    monkeypatch.setattr(neighborhoods, "SEARCHED_AT_ONCE", 16)
+    monkeypatch.setattr(neighborhoods, "GATHERED_ROWS", 16)
+    monkeypatch.setattr(cells, "NUMBERS_AT_ONCE", 16)
     monkeypatch.setattr(threads.how_many, "WAKING", 1e-12)
     monkeypatch.setattr(sums, "SEARCHED_AT_ONCE", 16)
     monkeypatch.setattr(sums, "ROWS_PER_TASK", 16)

@@ -9,7 +9,6 @@ import pytest
 
 from experiments.verbeek2003 import figure1, figure2, fits, printed, speed
 from globular.algorithms.mixtures.em import EMOptions, covariance_limits
-from globular.errors import DataError
 from globular.passes.cpu import CpuShard
 
 
@@ -65,18 +64,3 @@ def test_speed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = speed.report([], tmp_path, quick=True)
     assert set(found) == {"tiny", "tree", "memory"} and found["tiny"]["loss"] < 1.01 * found["tiny"]["peer_loss"]
     assert "scikit-learn" in (tmp_path / "report.md").read_text()
-
-
-def test_missing_data_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("GLOBULAR_DATA", str(tmp_path))
-    with pytest.raises(DataError, match="GLOBULAR_DATA"):
-        speed.geonames()
-    with pytest.raises(DataError, match="GLOBULAR_DATA"):
-        speed.hipparcos()
-
-
-@pytest.mark.parametrize("module", [figure1, figure2, printed, speed])
-def test_commands_explain_themselves(module: object, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as stopped:
-        module.main(["--help"])
-    assert stopped.value.code == 0 and "--quick" in capsys.readouterr().out

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import math
 import types
 
@@ -21,6 +22,8 @@ from experiments.forster2018 import (
     table2_rows,
     traces,
 )
+from experiments.kurihara2006 import peers, text
+from experiments.verbeek2003 import speed as verbeek_speed
 from globular import KMeans, datasets, seeding
 from globular.errors import DataError
 
@@ -224,13 +227,38 @@ def test_slope():
     assert math.isnan(figure3.slope([10, 100], [None, 5]))
 
 
-@pytest.mark.parametrize("module", [table2, figure2, figure3, figure_c1])
-def test_commands_explain_themselves(module, capsys):
+COMMANDS = {
+    "forster2018": "figure2 figure3 figure_c1 table2",
+    "kurihara2006": "figure1 figure2 figure3 peers text",
+    "newling2016": "figure2 figure3 figure6 table1",
+    "verbeek2003": "figure1 figure2 printed speed",
+}
+
+
+@pytest.mark.parametrize("name", [f"{paper}.{name}" for paper, names in COMMANDS.items() for name in names.split()])
+def test_commands_explain_themselves(name, capsys):
+    module = importlib.import_module(f"experiments.{name}")
     with pytest.raises(SystemExit) as stopped:
         module.main(["--help"])
     assert stopped.value.code == 0 and "--quick" in capsys.readouterr().out
+
+
+def test_a_command_refuses_no_runs():
     with pytest.raises(SystemExit):
-        module.main(["--runs", "0"])
+        table2.main(["--runs", "0"])
+
+
+@pytest.mark.parametrize(
+    "load",
+    [
+        verbeek_speed.geonames, verbeek_speed.hipparcos, lambda: peers.measure_franti("s1"),
+        lambda: text.load(text.QUICK, "LDA"), peers.mnist,
+    ],
+)  # fmt: skip
+def test_missing_data_is_named(load, monkeypatch, tmp_path):
+    monkeypatch.setenv("GLOBULAR_DATA", str(tmp_path))
+    with pytest.raises(DataError, match="GLOBULAR_DATA"):
+        load()
 
 
 def test_a_report_lists_what_came_out():

@@ -14,7 +14,6 @@ from scipy.special import digamma
 from sklearn.feature_extraction.text import TfidfTransformer
 
 from experiments.kurihara2006 import figure1, figure2, figure3, fits, one_by_one, peers, text
-from globular.errors import DataError
 from globular.model.covariances import FAMILIES
 from globular.model.observations import Moments
 from globular.model.wishart import GaussianPrior, MatrixPosterior
@@ -134,17 +133,3 @@ def test_a_peer_is_cut_off_between_iterations() -> None:
     assert peer.n_done == 1 and not peer.finished and np.isfinite(peer.score(rows))
     peer = peers.fit_peer(rival, rows, 100.0)
     assert peer.finished and peer.n_done == peer.n_iter_ > 1
-
-
-def test_missing_data_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("GLOBULAR_DATA", str(tmp_path))
-    for load in (lambda: peers.measure_franti("s1"), lambda: text.load(text.QUICK, "LDA"), peers.mnist):
-        with pytest.raises(DataError, match="GLOBULAR_DATA"):
-            load()
-
-
-@pytest.mark.parametrize("module", [figure1, figure2, figure3, text, peers])
-def test_commands_explain_themselves(module: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as stopped:
-        module.main(["--help"])
-    assert stopped.value.code == 0 and "--quick" in capsys.readouterr().out

@@ -24,7 +24,7 @@ import pytest
 from scipy import sparse
 from sklearn.datasets import dump_svmlight_file
 
-from globular.data.arrow_files import ParquetSource
+from globular.data.arrow_files import ArrowSource
 from globular.data.blocks import Source
 from globular.data.formats import described
 from globular.errors import DataError, MemoryBudgetError, MissingExtraError
@@ -220,13 +220,13 @@ def test_reading_in_blocks_holds_one_block(tmp_path: Path, monkeypatch: pytest.M
 def test_parquet_reads_only_the_row_groups_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = open_source(write_case("parquet", False, tmp_path))
     read: list[int] = []
-    original = ParquetSource._pieces
+    original = ArrowSource._pieces
 
-    def recorded(self: ParquetSource, segment: int, *rest: int) -> Any:
+    def recorded(self: ArrowSource, segment: int, *rest: int) -> Any:
         read.append(segment)
         return original(self, segment, *rest)
 
-    monkeypatch.setattr(ParquetSource, "_pieces", recorded)
+    monkeypatch.setattr(ArrowSource, "_pieces", recorded)
     source.take(np.array([52, 1, 45, 3]))
     assert read == [0, 4, 5]
     read.clear()
@@ -785,7 +785,7 @@ def test_a_file_that_shrinks_between_check_and_read_is_an_error_not_a_crash(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = open_source(write_case(name, False, tmp_path))
-    monkeypatch.setattr("globular.data.versions.FileVersion.check", lambda self: None)
+    monkeypatch.setattr("globular.data.streamed.FileVersion.check", lambda self: None)
     os.truncate(tmp_path / WRITERS[name][0], 300)
     for read in (source.whole, lambda: source.take(np.array([52]))):
         with pytest.raises(DataError, match="ends before its last row"):

@@ -15,8 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from globular.data.columns import Column, choose_numbers
-from globular.data.streamed import StreamedSource
-from globular.data.versions import FileVersion
+from globular.data.streamed import FileVersion, StreamedSource
 from globular.errors import DataError, import_extra
 
 _PANDAS_INDEX = re.compile(r"__index_level_\d+__")  # how pandas stores the index of a frame
@@ -118,25 +117,26 @@ def _is_number(kind: Any) -> bool:
     return bool(types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind))
 
 
-class ParquetSource(StreamedSource):
-    """A .parquet file; one segment per row group, of which at most one is held in memory."""
+class ArrowSource(StreamedSource):
+    """A table in a file; a segment per row group or record batch, of which at most one is held in memory."""
 
     def __init__(self, path: Path, columns: Sequence[str] | None = None) -> None:
         self._path = path
         version = FileVersion.of(path)
-        with version.reading(), open_parquet(path) as file:
-            metadata = file.metadata
+        with version.reading(), open_arrow(path) as file:
+            rows = segment_rows(file)
+            filled = next((segment for segment, n_rows in enumerate(rows) if n_rows), None)
             self._rows = ArrowRows(
-                str(path), without_index(file.schema_arrow), columns, lambda name: _first_value(file, name)
-            )
-            segment_rows = [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
+                str(path), _schema(file), columns,
+                lambda name: None if filled is None else next(batches_of(file, filled, [name], 1)).column(name)[0],
+            )  # fmt: skip
         self.column_names = self._rows.names
-        super().__init__(str(path), segment_rows, self._rows.n_columns, self._rows.dtype, version)
+        super().__init__(str(path), rows, self._rows.n_columns, self._rows.dtype, version)
 
     def _pieces(self, segment: int, first: int, last: int, max_rows: int) -> Iterator[NDArray[Any]]:
-        with open_parquet(self._path) as file:
-            seen = 0  # rows of this row group so far
-            for batch in file.iter_batches(batch_size=max_rows, row_groups=[segment], columns=list(self.column_names)):
+        with open_arrow(self._path) as file:
+            seen = 0  # rows of this segment so far
+            for batch in batches_of(file, segment, list(self.column_names), max_rows):
                 low, high = max(first - seen, 0), min(last - seen, batch.num_rows)
                 if low < high:
                     yield self._rows.to_array(batch.slice(low, high - low))
@@ -146,87 +146,57 @@ class ParquetSource(StreamedSource):
         raise DataError(f"{self._path}: has fewer rows than its footer declares; copy or write it again")
 
 
-def describe_parquet(path: Path) -> tuple[int, list[Column]]:
+def describe_arrow(path: Path) -> tuple[int, list[Column]]:
     """The number of rows and the columns, whatever they hold."""
-    with open_parquet(path) as file:
-        return file.metadata.num_rows, describe_schema(without_index(file.schema_arrow))
+    with open_arrow(path) as file:
+        return sum(segment_rows(file)), describe_schema(_schema(file))
 
 
 @contextmanager
-def open_parquet(path: Path) -> Iterator[Any]:
-    """Open a parquet file; one that cannot be read is named, at the foot or further up."""
-    parquet = import_extra("pyarrow.parquet", "pyarrow", "io", f"reading {path}")
-    with _damage_named(path, "a parquet file"), parquet.ParquetFile(path, page_checksum_verification=True) as file:
-        yield file
-
-
-@contextmanager
-def _damage_named(path: Path, kind: str) -> Iterator[None]:
-    """Turn what Arrow says of a damaged file into an error that names it."""
-    from pyarrow import ArrowException
-
+def open_arrow(path: Path) -> Iterator[Any]:
+    """Open a parquet file or one of record batches; one that cannot be read is named, at its ends or further in."""
+    arrow = import_extra("pyarrow", "pyarrow", "io", f"reading {path}")
+    is_parquet = path.suffix.lower() == ".parquet"
+    module = import_extra(f"pyarrow.{'parquet' if is_parquet else 'ipc'}", "pyarrow", "io", f"reading {path}")
     try:
-        yield
-    except (ArrowException, OSError) as error:
-        if isinstance(error, FileNotFoundError | PermissionError):
-            raise
+        if is_parquet:
+            with module.ParquetFile(path, page_checksum_verification=True) as file:
+                yield file
+        else:
+            with arrow.OSFile(str(path), "rb") as content, module.open_file(content) as file:
+                yield file
+    except (FileNotFoundError, PermissionError):
+        raise
+    except (arrow.ArrowException, OSError) as error:
+        kind = "a parquet file" if is_parquet else "a feather file of version 2"
         raise DataError(
             f"{path}: is truncated, corrupt or not {kind} ({first_line(error)}); copy or write it again"
         ) from error
 
 
-def without_index(schema: Any) -> Any:
-    """The columns of a table without those in which pandas keeps the index of a frame."""
-    from pyarrow import schema as new_schema
+def segment_rows(file: Any) -> list[int]:
+    """The number of rows of every row group or record batch of an open file."""
+    if hasattr(file, "num_row_groups"):
+        return [file.metadata.row_group(group).num_rows for group in range(file.num_row_groups)]
+    return [file.get_batch(number).num_rows for number in range(file.num_record_batches)]
 
-    return new_schema([field for field in schema if not _PANDAS_INDEX.fullmatch(field.name)])
+
+def batches_of(file: Any, segment: int, columns: list[str] | None = None, max_rows: int = 1 << 16) -> Iterator[Any]:
+    """A row group of an open file, `max_rows` rows at a time, or a record batch as it is."""
+    if hasattr(file, "num_row_groups"):
+        yield from file.iter_batches(batch_size=max_rows, row_groups=[segment], columns=columns)
+    else:
+        yield file.get_batch(segment)
+
+
+def _schema(file: Any) -> Any:
+    """The columns of a table without those in which pandas keeps the index of a frame."""
+    from pyarrow import schema
+
+    fields = file.schema_arrow if hasattr(file, "num_row_groups") else file.schema
+    return schema([field for field in fields if not _PANDAS_INDEX.fullmatch(field.name)])
 
 
 def first_line(error: BaseException) -> str:
     """What an error of Arrow says first."""
     return (str(error).splitlines() or [type(error).__name__])[0]
-
-
-def _first_value(file: Any, name: str) -> Any | None:
-    batch = next(file.iter_batches(batch_size=1, columns=[name]), None)
-    return None if batch is None else batch.column(name)[0]
-
-
-class FeatherSource(StreamedSource):
-    """A .feather file of version 2, or .arrow; one segment per record batch, of which one is held in memory."""
-
-    def __init__(self, path: Path, columns: Sequence[str] | None = None) -> None:
-        self._path = path
-        version = FileVersion.of(path)
-        with version.reading(), open_feather(path) as file:
-            segment_rows = [file.get_batch(batch).num_rows for batch in range(file.num_record_batches)]
-            filled = next((batch for batch, n_rows in enumerate(segment_rows) if n_rows), None)
-            self._rows = ArrowRows(
-                str(path),
-                without_index(file.schema),
-                columns,
-                lambda name: None if filled is None else file.get_batch(filled).column(name)[0],
-            )
-        self.column_names = self._rows.names
-        super().__init__(str(path), segment_rows, self._rows.n_columns, self._rows.dtype, version)
-
-    def _pieces(self, segment: int, first: int, last: int, max_rows: int) -> Iterator[NDArray[Any]]:
-        with open_feather(self._path) as file:
-            yield self._rows.to_array(file.get_batch(segment).slice(first, last - first))
-
-
-def describe_feather(path: Path) -> tuple[int, list[Column]]:
-    """The number of rows and the columns, whatever they hold."""
-    with open_feather(path) as file:
-        n_rows = sum(file.get_batch(batch).num_rows for batch in range(file.num_record_batches))
-        return n_rows, describe_schema(without_index(file.schema))
-
-
-@contextmanager
-def open_feather(path: Path) -> Iterator[Any]:
-    """Open a file of record batches; one that cannot be read is named, at the head or further down."""
-    arrow = import_extra("pyarrow", "pyarrow", "io", f"reading {path}")
-    ipc = import_extra("pyarrow.ipc", "pyarrow", "io", f"reading {path}")
-    what = "a feather file of version 2"
-    with _damage_named(path, what), arrow.OSFile(str(path), "rb") as file, ipc.open_file(file) as reader:
-        yield reader

@@ -19,8 +19,7 @@ from numpy.typing import NDArray
 
 from globular.data import streamed
 from globular.data.blocks import Matrix, check_table
-from globular.data.streamed import StreamedSource
-from globular.data.versions import FileVersion
+from globular.data.streamed import FileVersion, StreamedSource
 from globular.errors import DataError
 
 _GAP_BYTES = 1 << 12  # reading over so much costs no more than another call

@@ -52,7 +52,8 @@ def choose_numbers(file: str, table: Sequence[Column], columns: Sequence[str] | 
     if len(numbers) == len(chosen) or (len(lists) == 1 and len(chosen) == 1):
         return chosen
     usable = lists[:1] or numbers
-    remedy = f"take the usable ones: {reading(file, _shortened(usable))}" if usable else "it has no numeric column"
+    listing = ", ".join([*map(repr, usable[:_MOST_PROPOSED]), *(["..."] if len(usable) > _MOST_PROPOSED else [])])
+    remedy = f"take the usable ones: {reading(file, f'[{listing}]')}" if usable else "it has no numeric column"
     other = [f"{column.name!r} ({column.type})" for column in chosen if column.kind == "other"]
     if other:
         those = f"column {other[0]} does not" if len(other) == 1 else f"columns {', '.join(other[:5])} do not"
@@ -65,11 +66,6 @@ def choose_numbers(file: str, table: Sequence[Column], columns: Sequence[str] | 
 def reading(file: str, names: str = "[...]") -> str:
     """How to take some columns of a file, or of a data frame; the command says ``--columns``."""
     return f"X[{names}]" if file == "X" else f"globular.io.open_source(path, columns={names})"
-
-
-def _shortened(names: list[str]) -> str:
-    """A list of names as one would type it, cut where it gets long."""
-    return "[" + ", ".join(map(repr, names[:_MOST_PROPOSED])) + (", ...]" if len(names) > _MOST_PROPOSED else "]")
 
 
 def column_names(source: Source) -> list[str] | None:

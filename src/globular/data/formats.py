@@ -5,44 +5,37 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from glob import glob
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from globular.data.arrow_files import FeatherSource, ParquetSource, describe_feather, describe_parquet
+from globular.data.arrow_files import ArrowSource, describe_arrow
 from globular.data.binary_files import VecsSource
 from globular.data.blocks import Source, check_not_empty
 from globular.data.columns import Column
 from globular.data.hdf5_files import HDF5Source, arrays_in_hdf5
-from globular.data.json_files import JSONLinesSource, describe_json
 from globular.data.numpy_files import arrays_in_npz, open_npy, open_npz
 from globular.data.sources import CSRSource, concatenate
+from globular.data.streamed import FileVersion
 from globular.data.text_files import TextSource, describe_text
-from globular.data.versions import FileVersion
+from globular.data.text_lines import JSONLinesSource, describe_json
 from globular.errors import DataError, MemoryBudgetError
 from globular.machine import check_fits
 
 Columns: TypeAlias = Sequence[str] | None
 
 
-@dataclass(frozen=True, slots=True)
-class _Table:
-    """A format whose columns have names."""
-
-    open: Callable[[Path, Columns], Source]
-    describe: Callable[[Path], tuple[int, list[Column]]]
-
-
-_TEXT = _Table(TextSource, describe_text)
-_JSON = _Table(JSONLinesSource, describe_json)
-_FEATHER = _Table(FeatherSource, describe_feather)
+_Table: TypeAlias = tuple[Callable[[Path, Columns], Source], Callable[[Path], tuple[int, list[Column]]]]
+"""What opens and what describes a format whose columns have names."""
+_TEXT: _Table = (TextSource, describe_text)
+_JSON: _Table = (JSONLinesSource, describe_json)
+_ARROW: _Table = (ArrowSource, describe_arrow)
 _PLAIN: dict[str, Callable[[Path], Source]] = {
     ".npy": open_npy, ".fvecs": VecsSource, ".bvecs": VecsSource, ".ivecs": VecsSource
 }  # fmt: skip
 _TABLES: dict[str, _Table] = {
-    ".csv": _TEXT, ".tsv": _TEXT, ".parquet": _Table(ParquetSource, describe_parquet), ".csv.gz": _TEXT,
-    ".tsv.gz": _TEXT, ".feather": _FEATHER, ".arrow": _FEATHER, ".jsonl": _JSON, ".ndjson": _JSON,
+    ".csv": _TEXT, ".tsv": _TEXT, ".parquet": _ARROW, ".csv.gz": _TEXT, ".tsv.gz": _TEXT, ".feather": _ARROW,
+    ".arrow": _ARROW, ".jsonl": _JSON, ".ndjson": _JSON,
 }  # fmt: skip
 _ARCHIVES: dict[str, Callable[[Path, str | None], Source]] = {".npz": open_npz, ".h5": HDF5Source, ".hdf5": HDF5Source}
 SUFFIXES: tuple[str, ...] = (*_PLAIN, *_ARCHIVES, *_TABLES, ".svm", ".svmlight", ".libsvm")
@@ -57,23 +50,19 @@ def open_path(path: str | os.PathLike[str], columns: Columns = None) -> Source:
     _refuse_address(os.fspath(path))
     try:
         location, dataset = split_dataset(os.fspath(path))
-        if location.is_dir():
-            source = _open_folder(location, columns, dataset)
-        elif (matching := _matching(location)) is not None:
-            source = _open_parts(matching, columns, dataset, str(location))
+        parts = files_in(location) if location.is_dir() else _matching(location)
+        if parts is not None:
+            source = _open_parts(parts, columns, dataset, str(location))
         else:
             _check_file(location)
             source = _open_files([location], columns, dataset)[0]
-    except OSError as error:
-        raise DataError(
-            f"{os.fspath(path)}: cannot be read ({error.strerror or error}); check the name and the permissions"
-        ) from error
     except MemoryBudgetError:
         raise
-    except MemoryError as error:
-        raise DataError(
-            f"{os.fspath(path)}: asks for more memory than there is; check that it is not corrupt"
-        ) from error
+    except (OSError, MemoryError) as error:
+        what = "asks for more memory than there is; check that it is not corrupt"
+        if isinstance(error, OSError):
+            what = f"cannot be read ({error.strerror or error}); check the name and the permissions"
+        raise DataError(f"{os.fspath(path)}: {what}") from error
     check_not_empty(source.n_rows, source.n_columns, source.name)
     return source
 
@@ -104,10 +93,10 @@ def described(path: str | os.PathLike[str]) -> tuple[int, list[Column]] | None:
     files = parts_of(path)
     if not files or suffix_of(files[0]) not in _TABLES:
         return None
-    found = []
+    found: list[tuple[int, list[Column]]] = []
     for file in files:
         _check_file(file)
-        found.append(_TABLES[suffix_of(file)].describe(file) if suffix_of(file) in _TABLES else (0, []))
+        found.append(_TABLES[suffix_of(file)][1](file) if suffix_of(file) in _TABLES else (0, []))
     return sum(n_rows for n_rows, _ in found), found[0][1]
 
 
@@ -169,7 +158,7 @@ def _open_files(paths: Sequence[Path], columns: Columns, dataset: str | None) ->
     if suffix in _PLAIN:
         return [_PLAIN[suffix](path) for path in paths]
     if suffix in _TABLES:
-        return [_TABLES[suffix].open(path, columns) for path in paths]
+        return [_TABLES[suffix][0](path, columns) for path in paths]
     if suffix in _ARCHIVES:
         return [_ARCHIVES[suffix](path, dataset) for path in paths]
     return _open_svmlight(paths)
@@ -180,16 +169,10 @@ def files_in(folder: Path) -> list[Path]:
     return sorted(path for path in folder.iterdir() if not path.name.startswith((".", "_")))
 
 
-def _open_folder(folder: Path, columns: Columns, dataset: str | None) -> Source:
-    """The parts of a folder in the order of their names; all must have one format and the same columns."""
-    paths = files_in(folder)
-    if not paths:
-        raise DataError(f"{folder}: the folder is empty; globular reads folders of {', '.join(SUFFIXES)} files")
-    return _open_parts(paths, columns, dataset, str(folder))
-
-
 def _open_parts(paths: Sequence[Path], columns: Columns, dataset: str | None, name: str) -> Source:
-    """Open files one below the other."""
+    """Open files one below the other; all must have one format and the same columns."""
+    if not paths:
+        raise DataError(f"{name}: the folder is empty; globular reads folders of {', '.join(SUFFIXES)} files")
     for path in paths:
         if path.is_dir():
             raise DataError(f"{path}: a folder of parts must not hold folders; pass one of them instead")

@@ -10,9 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from globular.data.blocks import check_table
-from globular.data.streamed import PIECE_BYTES, StreamedSource
-from globular.data.versions import FileVersion
-from globular.errors import DataError, MissingExtraError
+from globular.data.streamed import PIECE_BYTES, FileVersion, StreamedSource
+from globular.errors import DataError, import_extra
 from globular.machine import check_fits
 
 _MOST_SLABS = 1 << 20  # a file may declare any number of rows without holding them
@@ -29,15 +28,20 @@ class HDF5Source(StreamedSource):
             self._dataset = _find(file, path, dataset)
             name = f"{path}::{self._dataset}"
             stored = file[self._dataset]
-            _check_inside(stored, name)
+            # whoever sends a file must not choose what else is read
+            if stored.external:
+                places = stored.external[0][0]
+                raise DataError(f"{name}: keeps its values in other files ({places}); write them into this one")
+            if stored.is_virtual:
+                raise DataError(
+                    f"{name}: is put together from other datasets and files; write its values as one dataset"
+                )
             check_table(stored.shape, stored.dtype, name)
             n_rows, n_columns = stored.shape
             self._slab = _slab_rows(stored, name)
             dtype = stored.dtype
-        slabs = np.full(-(-n_rows // self._slab), self._slab)
-        if n_rows % self._slab:
-            slabs[-1] = n_rows % self._slab
-        super().__init__(name, slabs, n_columns, dtype, version)
+        ends = [*range(0, n_rows, self._slab), n_rows]
+        super().__init__(name, np.diff(ends), n_columns, dtype, version)
 
     def _pieces(self, segment: int, first: int, last: int, max_rows: int) -> Iterator[NDArray[Any]]:
         offset = segment * self._slab
@@ -50,15 +54,12 @@ class HDF5Source(StreamedSource):
 
 
 def _open(path: Path) -> Any:
-    try:
-        import h5py
-    except ImportError as error:
-        raise MissingExtraError("h5py", "io", f"reading {path}") from error
+    h5py = import_extra("h5py", "h5py", "io", f"reading {path}")
     try:
         return h5py.File(path, "r")
+    except (FileNotFoundError, PermissionError):
+        raise
     except OSError as error:
-        if isinstance(error, FileNotFoundError | PermissionError):
-            raise
         raise DataError(f"{path}: is truncated, corrupt or not an HDF5 file; copy or write it again") from error
 
 
@@ -71,14 +72,6 @@ def _slab_rows(stored: Any, name: str) -> int:
     slab = min(-(-rows // chunk) * chunk, max(1, n_rows))
     check_fits(slab * row_bytes, f"{name}: its {slab} rows that are stored together", "write it in smaller chunks")
     return slab
-
-
-def _check_inside(stored: Any, name: str) -> None:
-    """Refuse a dataset whose values stand in other files: whoever sends a file must not choose what else is read."""
-    if stored.external:
-        raise DataError(f"{name}: keeps its values in other files ({stored.external[0][0]}); write them into this one")
-    if stored.is_virtual:
-        raise DataError(f"{name}: is put together from other datasets and files; write its values as one dataset")
 
 
 def _follow(file: Any, path: Path, wanted: str) -> str:
@@ -106,16 +99,22 @@ def _follow(file: Any, path: Path, wanted: str) -> str:
 
 def arrays_in_hdf5(path: Path) -> list[tuple[str, tuple[int, ...], np.dtype[Any]]]:
     """The name, shape and type of every dataset of an HDF5 file."""
+    with _open(path) as file:
+        return [(name, item.shape, item.dtype) for name, item in _datasets(file)]
+
+
+def _datasets(file: Any) -> list[tuple[str, Any]]:
+    """Every dataset of a file with its name."""
     import h5py
 
-    found: list[tuple[str, tuple[int, ...], np.dtype[Any]]] = []
+    found: list[tuple[str, Any]] = []
 
     def visit(name: str | bytes, item: Any) -> None:
+        # a name that is not text comes as bytes, and does not open what it names
         if isinstance(name, str) and isinstance(item, h5py.Dataset):
-            found.append((name, item.shape, item.dtype))
+            found.append((name, item))
 
-    with _open(path) as file:
-        file.visititems(visit)
+    file.visititems(visit)
     return found
 
 
@@ -123,15 +122,8 @@ def _find(file: Any, path: Path, wanted: str | None) -> str:
     """Name of the dataset to read: the one asked for, or the only table of numbers."""
     import h5py
 
-    tables: list[str] = []
-
-    def visit(name: str | bytes, item: Any) -> None:
-        # a name that is not text comes as bytes, and does not open what it names
-        if isinstance(name, str) and isinstance(item, h5py.Dataset) and item.ndim == 2 and item.dtype.kind in "biuf":
-            tables.append(name)
-
     try:
-        file.visititems(visit)
+        tables = [name for name, item in _datasets(file) if item.ndim == 2 and item.dtype.kind in "biuf"]
     except (RuntimeError, KeyError, ValueError, TypeError) as error:
         raise DataError(f"{path}: is truncated or corrupt ({error}); copy it again") from error
     listing = ", ".join(tables) or "none"

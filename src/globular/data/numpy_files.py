@@ -15,7 +15,7 @@ from scipy import sparse
 from globular.data.binary_files import BinarySource, Places
 from globular.data.blocks import Source
 from globular.data.sources import ArraySource, CSRSource
-from globular.data.versions import FileVersion
+from globular.data.streamed import FileVersion
 from globular.errors import DataError
 from globular.machine import check_fits
 

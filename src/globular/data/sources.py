@@ -1,8 +1,13 @@
-"""Sources that lie in memory or in a mapped file."""
+"""Sources that lie in memory or in a mapped file, and some of the rows of a source as a source of their own.
+
+Sparse matrices are checked before any compiled code follows their indices: SciPy takes index arrays on trust, and so do
+its conversions and our kernels, which would read and write the memory of others.
+"""
 
 from __future__ import annotations
 
 import mmap
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,11 +17,10 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from globular.data.binary_files import BinarySource, Places
-from globular.data.blocks import Block, Matrix, Source, check_indices, check_span, check_table
-from globular.data.sparse_rows import checked_csr
-from globular.data.streamed import ConcatenatedSource
-from globular.data.versions import FileVersion
+from globular.data.blocks import Block, Matrix, Source, check_finite, check_indices, check_span, check_table, regroup
+from globular.data.streamed import ConcatenatedSource, FileVersion
 from globular.errors import DataError
+from globular.machine import check_fits
 
 _N_PROBES = 64  # rows by which a file is compared with a map of it
 
@@ -75,6 +79,90 @@ class MemmapSource(ArraySource):
 
     def whole(self) -> Matrix:
         return np.array(self._rows, order="C")
+
+
+class SomeRows(ABC):
+    """What is common to both: all that is not said here is as in the other source."""
+
+    def __init__(self, source: Source, n_rows: int) -> None:
+        self.source = source
+        self.n_rows = n_rows
+        self.n_columns = source.n_columns
+        self.name = source.name
+        self.dtype: np.dtype[Any] = source.dtype
+        self.is_sparse = source.is_sparse
+        self.in_memory = source.in_memory
+
+    @abstractmethod
+    def numbers_of(self, rows: NDArray[np.intp]) -> NDArray[np.intp]:
+        """The numbers of these rows in the other source."""
+
+    @abstractmethod
+    def blocks(self, max_rows: int, start: int = 0, stop: int | None = None) -> Iterator[Block]:
+        """Give rows `start` to `stop` in order, `max_rows` at a time."""
+
+    def take(self, indices: NDArray[np.intp]) -> Matrix:
+        """Return these rows in this order."""
+        return self.source.take(self.numbers_of(check_indices(indices, self.n_rows)))
+
+    def whole(self) -> Matrix:
+        """Return every row in memory."""
+        return next(self.blocks(max(1, self.n_rows))).rows
+
+
+class RowRange(SomeRows):
+    """Rows `start` to `stop` (exclusive) of another source, counted from 0."""
+
+    def __init__(self, source: Source, start: int, stop: int) -> None:
+        super().__init__(source, stop - start)
+        self._start = start
+
+    def numbers_of(self, rows: NDArray[np.intp]) -> NDArray[np.intp]:
+        return rows + self._start
+
+    def blocks(self, max_rows: int, start: int = 0, stop: int | None = None) -> Iterator[Block]:
+        first, last = check_span(max_rows, start, stop, self.n_rows)
+        for block in self.source.blocks(max_rows, self._start + first, self._start + last):
+            yield Block(block.start - self._start, block.stop - self._start, block.rows)
+
+
+class ChosenRows(SomeRows):
+    """The rows with these ascending numbers of another source of dense rows; a number may be repeated."""
+
+    def __init__(self, source: Source, numbers: NDArray[np.intp]) -> None:
+        super().__init__(source, len(numbers))
+        self._numbers = numbers
+
+    def numbers_of(self, rows: NDArray[np.intp]) -> NDArray[np.intp]:
+        return self._numbers[rows]
+
+    def blocks(self, max_rows: int, start: int = 0, stop: int | None = None) -> Iterator[Block]:
+        """What lies between the rows is read, too."""
+        first, last = check_span(max_rows, start, stop, self.n_rows)
+        return regroup(self._pieces(max_rows, first, last), max_rows, first, last, self.dtype)
+
+    def _pieces(self, max_rows: int, first: int, last: int) -> Iterator[NDArray[Any]]:
+        wanted = self._numbers[first:last]
+        if not len(wanted):
+            return
+        for block in self.source.blocks(max_rows, int(wanted[0]), int(wanted[-1]) + 1):
+            here = slice(*np.searchsorted(wanted, [block.start, block.stop]))
+            yield np.asarray(block.rows)[wanted[here] - block.start]
+
+
+def choose_rows(rows: Any, numbers: NDArray[np.intp] | None) -> Any:
+    """Those rows of a matrix or of a source; all where there are no numbers."""
+    if numbers is None:
+        return rows
+    return ChosenRows(rows, numbers) if isinstance(rows, Source) else rows[numbers]
+
+
+def check_rows(rows: Matrix, source: Source, numbers: NDArray[np.intp]) -> None:
+    """Refuse NaN and infinity in rows that a source has given, by the number that a row has in its file."""
+    while isinstance(source, SomeRows):
+        numbers = source.numbers_of(numbers)
+        source = source.source
+    check_finite(rows, source.name, numbers)
 
 
 def concatenate(parts: Sequence[Source], name: str) -> Source:
@@ -138,3 +226,58 @@ def _places_of(array: np.memmap[Any, Any]) -> Places:
     inside = array.__array_interface__["data"][0] - begin
     mapped_from = array.offset - array.offset % mmap.ALLOCATIONGRANULARITY
     return Places(mapped_from + inside, array.shape, array.strides, array.dtype)
+
+
+def checked_csr(matrix: Any, name: str = "X") -> Any:
+    """The matrix as CSR with sorted rows and duplicates summed; the caller's one stays as it is.
+
+    Its arrays are used where they lie if they are in that form. Costs one look at the indices.
+    """
+    check_table(matrix.shape, matrix.dtype, name)
+    n_rows, n_columns = (int(size) for size in matrix.shape)
+    try:
+        if matrix.format == "coo":
+            _check_range(matrix.row, n_rows)
+            _check_range(matrix.col, n_columns)
+        elif matrix.format in ("csc", "bsr"):
+            matrix.check_format(full_check=True)
+        if matrix.format != "csr":
+            check_fits(8 * n_rows, f"{name}: a CSR matrix of {n_rows} rows", "remove its empty rows")
+        rows = _canonical(matrix.tocsr(), n_columns)
+    except DataError:
+        raise
+    except (ValueError, IndexError, AttributeError) as error:
+        raise DataError(f"{name}: is not a valid sparse matrix ({error}); make it again from its entries") from error
+    return rows
+
+
+def _canonical(matrix: Any, n_columns: int) -> Any:
+    """A CSR matrix with checked and canonical rows.
+
+    The flags that SciPy keeps may be out of date, as arrays can be changed behind them; a new object has none.
+    """
+    _check_pointers(matrix)
+    rows = type(matrix)((matrix.data, matrix.indices, matrix.indptr), shape=matrix.shape)
+    _check_range(rows.indices, n_columns)
+    if not rows.has_canonical_format:
+        # a copy, sorted by columns and back where that is faster than to sort every row
+        rows = rows.tocsc().tocsr() if rows.shape[1] <= rows.nnz else rows.copy()
+        rows.sum_duplicates()  # in place; sorts rows that are not
+    return rows
+
+
+def _check_pointers(matrix: Any) -> None:
+    """The row pointers must ascend from 0 to the number of entries, or rows would lie outside of the arrays."""
+    data, indices, pointers = matrix.data, matrix.indices, matrix.indptr
+    for what, array in (("data", data), ("indices", indices), ("indptr", pointers)):
+        if array.ndim != 1 or (what != "data" and array.dtype.kind not in "iu"):
+            raise ValueError(f"{what} is a {array.ndim}-D array of {array.dtype}")
+    if len(pointers) != matrix.shape[0] + 1 or pointers[0] != 0 or (pointers[1:] < pointers[:-1]).any():
+        raise ValueError("its row pointers (indptr) do not ascend from 0, one for each row and one more")
+    if not pointers[-1] <= len(indices) == len(data):
+        raise ValueError(f"{len(data)} values and {len(indices)} indices where the row pointers say {pointers[-1]}")
+
+
+def _check_range(indices: Any, size: int) -> None:
+    if indices.size and (indices.min() < 0 or indices.max() >= size):
+        raise ValueError(f"indices between {indices.min()} and {indices.max()} where only 0 to {size - 1} exist")

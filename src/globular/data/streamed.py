@@ -1,21 +1,78 @@
-"""Sources made of segments that are read one after the other: row groups, text chunks, parts of a folder."""
+"""Sources made of segments that are read one after the other: row groups, text chunks, parts of a folder.
+
+A fit reads a file many times and takes for granted that it always gets the same rows. So the file's size, time of
+change and inode are noted before the first look at it, and compared after every piece that is read: rows are handed
+out only if they were read from that version of the file. An error of reading a file that has changed meanwhile is
+told as such.
+"""
 
 from __future__ import annotations
 
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from globular.data.blocks import Block, Matrix, Source, check_indices, check_span, regroup
-from globular.data.versions import FileVersion
-from globular.errors import DataError
+from globular.errors import DataError, MemoryBudgetError
 from globular.machine import check_fits
 
 PIECE_BYTES = 1 << 22  # what one read from disk aims at: large enough to be efficient, small beside a block
 _MOST_ROWS = 1 << 53  # what a file declares beyond it is damage, and would overflow sums of rows
+
+
+@dataclass(frozen=True, slots=True)
+class FileVersion:
+    """A file as it was at one time."""
+
+    path: Path
+    size: int
+    mtime_ns: int
+    inode: int
+
+    @classmethod
+    def of(cls, path: Path) -> FileVersion:
+        """The present version of a file."""
+        found = os.stat(path)
+        return cls(path, found.st_size, found.st_mtime_ns, found.st_ino)
+
+    def check(self) -> None:
+        """Raise if the file is another one by now, or gone."""
+        try:
+            now = FileVersion.of(self.path)
+        except OSError as error:
+            raise DataError(
+                f"{self.path}: was there when it was opened and cannot be read any more ({error.strerror}); "
+                "leave it in place until the fit has ended"
+            ) from error
+        if now != self:
+            what = f"{self.size:,} bytes then, {now.size:,} now" if now.size != self.size else "other contents"
+            raise DataError(
+                f"{self.path}: has changed since it was opened ({what}), so its rows do not belong together; "
+                "wait until it is written, then open it or fit again"
+            )
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """Whatever is read within was read from this version of the file, or there is an error."""
+        try:
+            yield
+        except MemoryBudgetError:
+            raise
+        except (OSError, MemoryError) as error:
+            self.check()
+            reason = getattr(error, "strerror", None) or str(error) or "out of memory"
+            raise DataError(f"{self.path}: cannot be read ({reason})") from error
+        except Exception:
+            self.check()
+            raise
+        self.check()
 
 
 class StreamedSource(ABC):
@@ -88,9 +145,14 @@ class StreamedSource(ABC):
         return max(1, PIECE_BYTES // max(1, self.n_columns * self.dtype.itemsize))
 
     def _read(self, segment: int, first: int, last: int, max_rows: int) -> Iterator[NDArray[Any]]:
-        """The pieces of a segment, compared with the version of the file."""
+        """The pieces of a segment, each compared with the version of the file once it is read."""
         pieces = self._pieces(segment, first, last, max_rows)
-        return pieces if self._version is None else self._version.guard(pieces)
+        while True:
+            with nullcontext() if self._version is None else self._version.reading():
+                piece = next(pieces, None)
+            if piece is None:
+                return
+            yield piece
 
     def _pieces_between(self, start: int, stop: int, max_rows: int) -> Iterator[NDArray[Any]]:
         """Rows `start` to `stop`, walking the segments that they touch."""

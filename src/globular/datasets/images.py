@@ -62,7 +62,10 @@ def image_patches(
     for rows in row_blocks(n_patches, n_features):
         cut = windows[y[rows], top[rows], left[rows]]
         patches = (np.moveaxis(cut, 1, -1) if stack.ndim == 4 else cut).reshape(-1, n_features)
-        X[rows] = _normalized_contrast(patches, contrast_floor) if normalize else patches
+        if normalize:
+            patches = patches - patches.mean(axis=1, keepdims=True, dtype=np.float64)
+            patches /= np.sqrt(np.square(patches).mean(axis=1, keepdims=True) + contrast_floor)
+        X[rows] = patches
     return Dataset(X, y)
 
 
@@ -116,12 +119,6 @@ def deform_digits(
                 axis += elastic * _smooth_fields(len(axis), height, width, elastic_smoothness, rng)
         X[rows] = _bilinear(framed, y[rows], places[0], places[1])
     return Dataset(X, y)
-
-
-def _normalized_contrast(patches: NDArray[Any], floor: float) -> NDArray[np.float64]:
-    """Each row without its mean, divided by the root of its variance plus the floor."""
-    centered = patches - patches.mean(axis=1, keepdims=True, dtype=np.float64)
-    return centered / np.sqrt(np.square(centered).mean(axis=1, keepdims=True) + floor)
 
 
 def _small_affine_maps(

@@ -12,11 +12,10 @@ import numpy as np
 from scipy import sparse
 from sklearn.utils.validation import check_is_fitted
 
-from globular.data.frames import are_not_numbers
-from globular.data.open import is_collection
+from globular.data.open import are_not_numbers, is_collection
 from globular.errors import DataError
+from globular.passes.dask.opening import current_client
 from globular.passes.dask.partitions import is_frame, rows_from_chunk
-from globular.passes.dask.shard import current_client
 
 Method = TypeVar("Method", bound=Callable[..., Any])
 _SMALL_MODEL = 1 << 20

@@ -23,9 +23,8 @@ from globular import machine
 from globular.algorithms.mixtures.missing import IncompleteRows
 from globular.data.blocks import Source, working_dtype
 from globular.data.columns import reading
-from globular.data.frames import counting_column
-from globular.data.open import Given, is_collection, tell
-from globular.data.some_rows import choose_rows
+from globular.data.open import Given, counting_column, is_collection, tell
+from globular.data.sources import choose_rows
 from globular.errors import DataError, DeviceError
 from globular.estimators.devices import device_for, lies_on_card
 from globular.estimators.distributed import sample_of
@@ -33,7 +32,7 @@ from globular.estimators.running import warn_user
 from globular.estimators.validation import check_weights, has_columns_of, validated
 from globular.estimators.weights import ORDINARY, LeftOut, Weights
 from globular.model.statistics import F64
-from globular.passes.dask.shard import are_on_workers, open_on_workers
+from globular.passes.dask.opening import are_on_workers, open_on_workers
 from globular.passes.registry import check_card_memory, rows_on_card, shard_on_card, shard_over
 from globular.seam.passes import Labels
 from globular.seam.shard import Shard
@@ -223,7 +222,9 @@ def _open_on_workers(estimator: Any, given: Given, sample_weight: Any, unit_rows
         raise ValueError("sample_weight is zero everywhere; at least one row must count")
     if not ORDINARY[0] <= shard.total_weight <= ORDINARY[1]:
         raise ValueError(f"sample_weight adds up to {shard.total_weight:.3g}; on Dask scale it to about 1 per row")
-    return Input(shard, working_dtype(shard.dtype), shard.n_rows, shard.n_columns, is_streamed=shard.is_streamed)
+    return Input(
+        shard, working_dtype(shard.dtype), shard.n_rows, shard.n_columns, is_streamed="rows that stay" in shard.lacks
+    )
 
 
 def mean_variance(data: Input) -> float:

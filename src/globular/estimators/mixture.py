@@ -22,7 +22,7 @@ from globular.algorithms.mixtures.probing import begin_truncated
 from globular.algorithms.mixtures.starts import STARTS, StartOptions, starting_mixture, variational_means
 from globular.algorithms.mixtures.stepwise import Candidates, Learned, one_batch
 from globular.algorithms.steps import Finding, Run
-from globular.data.some_rows import choose_rows
+from globular.data.sources import choose_rows
 from globular.errors import DeviceError
 from globular.estimators.chunky_mixture import check_tree, resolved_candidates, resolved_max_cells
 from globular.estimators.conditional import ConditionalMixture, checked_parameters, given_start

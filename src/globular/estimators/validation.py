@@ -15,8 +15,8 @@ from sklearn.utils.validation import check_array, validate_data
 
 from globular.data.blocks import Source, check_table
 from globular.data.columns import check_columns, column_names
-from globular.data.frames import UNEVEN, are_not_numbers
-from globular.data.sparse_rows import checked_csr
+from globular.data.open import UNEVEN, are_not_numbers
+from globular.data.sources import checked_csr
 from globular.errors import DataError
 from globular.model.statistics import F64
 from globular.threads import even_ranges, map_all, resolve_threads

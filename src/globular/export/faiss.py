@@ -81,23 +81,19 @@ def to_faiss_ivf(
         index = faiss.IndexIVFFlat(quantizer, D, C, kind)
         index.train(centers)  # sees that the quantizer is complete, and does nothing
     else:
-        index = faiss.IndexIVFPQ(quantizer, D, C, *_codes(code_size, D, X), kind)
+        if X is None:
+            raise ValueError("code_size: codes are trained on rows; pass X")
+        if code_size < 1 or D % code_size:
+            raise ValueError(f"code_size must divide the {D} columns, got {code_size}")
+        index = faiss.IndexIVFPQ(quantizer, D, C, code_size, 8, kind)  # codes of eight bits
         index.train(_some_rows(X, D, cosine))
     index.own_fields = True
     quantizer.this.disown()  # the index outlives this function, and so must its quantizer
     index.nprobe = min(n_probes, C)
     if X is not None:
-        _add_rows(index, X, D, cosine)
+        for block in _checked(X, D).blocks(_ROWS_AT_ONCE):
+            index.add(_dense(block.rows, cosine))
     return index
-
-
-def _codes(code_size: int, D: int, X: Any) -> tuple[int, int]:
-    """How many codes a row has, and the bits of one."""
-    if X is None:
-        raise ValueError("code_size: codes are trained on rows; pass X")
-    if code_size < 1 or D % code_size:
-        raise ValueError(f"code_size must divide the {D} columns, got {code_size}")
-    return code_size, 8
 
 
 def _some_rows(X: Any, D: int, cosine: bool) -> Any:
@@ -121,11 +117,6 @@ def _dense(rows: Any, cosine: bool) -> Any:
     dense = rows.toarray() if hasattr(rows, "toarray") else np.asarray(rows)
     part = np.ascontiguousarray(dense, dtype=np.float32)
     return normalize(part) if cosine else part
-
-
-def _add_rows(index: Any, X: Any, D: int, cosine: bool) -> None:
-    for block in _checked(X, D).blocks(_ROWS_AT_ONCE):
-        index.add(_dense(block.rows, cosine))
 
 
 def write_faiss(index: Any, path: str | os.PathLike[str]) -> Path:

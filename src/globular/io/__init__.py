@@ -16,7 +16,7 @@ from globular.data.blocks import Source
 from globular.data.formats import SUFFIXES, open_path
 from globular.errors import DataError
 from globular.io.files import check_file, write_whole
-from globular.io.tables import TABLE_WRITERS, Batches, Blocks, Lines, text_lines, write_npy_blocks, write_parquet_blocks
+from globular.io.tables import TABLE_WRITERS, Batches, Blocks, Lines, text_lines
 
 __all__ = ["open_source", "supported_formats", "write_array"]
 
@@ -129,16 +129,14 @@ def write_array(path: str | os.PathLike[str], array: ArrayLike, *, names: Sequen
     table = values[:, None] if values.ndim == 1 else values
     if names is not None and len(names) != table.shape[1]:
         raise ValueError(f"names: {len(names)} names for {table.shape[1]} columns")
-    if suffix == ".npy":
-        # not np.save, which writes around Python's files and overlooks a disk that is full at the end
-        write_whole(target, lambda file: write_npy_blocks(file, [{"value": values}], len(values)))
-    elif names is not None:
+    block = {"value": values}
+    if suffix == ".csv" and names is None:
+        write_whole(target, lambda file: file.writelines(line.encode() for line in text_lines(block)))
+        return
+    if suffix != ".npy" and names is not None:
         block = {name: table[:, column] for column, name in enumerate(names)}
-        write_whole(target, lambda file: TABLE_WRITERS[suffix](file, [block], len(values), None))
-    elif suffix == ".csv":
-        write_whole(target, lambda file: file.writelines(line.encode() for line in text_lines({"value": values})))
-    else:
-        write_whole(target, lambda file: write_parquet_blocks(file, [{"value": values}], len(values)))
+    # .npy not by np.save, which writes around Python's files and overlooks a disk that is full at the end
+    write_whole(target, lambda file: TABLE_WRITERS[suffix](file, [block], len(values), None))
 
 
 def write_table(

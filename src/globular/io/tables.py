@@ -14,7 +14,7 @@ from typing import Any, BinaryIO, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from globular.data.arrow_files import open_feather, open_parquet
+from globular.data.arrow_files import batches_of, open_arrow, segment_rows
 from globular.data.formats import parts_of, suffix_of
 from globular.data.text_files import read_header
 from globular.data.text_lines import TextFile, scan
@@ -33,7 +33,13 @@ class Lines:
         if any(header.delimiter != self._headers[0].delimiter for header in self._headers):
             raise DataError(f"{paths[0]}: other files have other signs between their fields; write them alike")
         self.names = self._headers[0].names
-        self._lines = self._all_lines()
+        self._lines = (
+            line
+            for text, header in zip(self._texts, self._headers, strict=True)
+            for chunk in scan(text, header.data_start)
+            for line in chunk.read(text).splitlines()
+            if line
+        )
 
     @property
     def head(self) -> bytes | None:
@@ -43,11 +49,6 @@ class Lines:
             return None
         with self._texts[0].open() as file:
             return file.read(header.data_start).removeprefix(b"\xef\xbb\xbf").strip()
-
-    def _all_lines(self) -> Iterator[bytes]:
-        for text, header in zip(self._texts, self._headers, strict=True):
-            for chunk in scan(text, header.data_start):
-                yield from (line for line in chunk.read(text).splitlines() if line)
 
     def take(self, n_rows: int) -> list[bytes]:
         """The next lines."""
@@ -68,13 +69,9 @@ class Batches:
         import pyarrow
 
         for path in paths:
-            if suffix_of(path) == ".parquet":
-                with open_parquet(path) as file:
-                    yield from (pyarrow.table(batch) for batch in file.iter_batches())
-            else:
-                with open_feather(path) as file:
-                    for number in range(file.num_record_batches):
-                        yield pyarrow.table(file.get_batch(number))
+            with open_arrow(path) as file:
+                for segment in range(len(segment_rows(file))):
+                    yield from map(pyarrow.table, batches_of(file, segment))
 
     def take(self, n_rows: int) -> Any:
         """A table of the next rows."""
@@ -103,7 +100,7 @@ Beside: TypeAlias = Lines | Batches | None
 _ROWS_OF_TEXT = 1 << 12
 
 
-def write_npy_blocks(file: BinaryIO, blocks: Blocks, n_rows: int, beside: Beside = None) -> None:
+def write_npy_blocks(file: BinaryIO, blocks: Blocks, n_rows: int, beside: Beside) -> None:
     """One array; of several names, or beside other columns, there is none."""
     for number, block in enumerate(blocks):
         if len(block) != 1:
@@ -117,13 +114,13 @@ def write_npy_blocks(file: BinaryIO, blocks: Blocks, n_rows: int, beside: Beside
         file.write(np.ascontiguousarray(values).data)
 
 
-def write_npz_blocks(file: BinaryIO, blocks: Blocks, n_rows: int, beside: Beside = None) -> None:
+def write_npz_blocks(file: BinaryIO, blocks: Blocks, n_rows: int, beside: Beside) -> None:
     """An array for every name; all of them are gathered in memory."""
     gathered = list(blocks)
     np.savez(file, **{name: np.concatenate([block[name] for block in gathered]) for name in gathered[0]})  # type: ignore[arg-type]
 
 
-def write_csv_blocks(file: BinaryIO, blocks: Blocks, n_rows: int, beside: Beside = None) -> None:
+def write_csv_blocks(file: BinaryIO, blocks: Blocks, n_rows: int, beside: Beside) -> None:
     """A line of names, then a line per row, with as many digits as it takes to read the same numbers back."""
     delimiter = beside.delimiter if isinstance(beside, Lines) else b","
     head = beside.head if isinstance(beside, Lines) else None
@@ -167,7 +164,7 @@ def _flat_names(block: Block) -> list[str]:
     ]
 
 
-def write_parquet_blocks(file: BinaryIO, blocks: Blocks, n_rows: int, beside: Beside = None) -> None:
+def write_parquet_blocks(file: BinaryIO, blocks: Blocks, n_rows: int, beside: Beside) -> None:
     """A column per name, a row group per block."""
     parquet = import_extra("pyarrow.parquet", "pyarrow", "io", "writing .parquet")
     import pyarrow

@@ -9,7 +9,7 @@ the time that compiling takes, for the versions of numba that were tried. GLOBUL
 - fast: `linked`, whatever the version, and no library;
 - stock: `stock`, and no library.
 
-`blas`, `tiles`, `lines`, `prefetch` and `bits` have instructions that kernels call and numba does not offer.
+`blas`, `tiles`, `vectors` and `memory` have instructions that kernels call and numba does not offer.
 """
 
 from globular.jit.clock import compile_seconds

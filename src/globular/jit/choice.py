@@ -32,8 +32,8 @@ def compiler() -> ModuleType:
         from globular.jit import linked
     except ImportError as error:
         return _chosen(stock, f"this numba has other insides than those that were tried: {error}")
-    if asked_for() == "auto" and not linked.is_tried():
-        return _chosen(stock, f"numba {linked.version()} was not tried with it, only {linked.TRIED}")
+    if asked_for() == "auto" and not linked.IS_TRIED:
+        return _chosen(stock, f"numba {linked.VERSION} was not tried with it, only {linked.TRIED}")
     return _chosen(linked, "numba was tried with it")
 
 

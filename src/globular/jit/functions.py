@@ -73,7 +73,11 @@ class Kernel(Compiled):
         n_threads = int(arguments[0][N_THREADS]) if self.is_shared else 1
         if n_threads <= 1:
             return self._call(arguments)
-        return on_all_threads(lambda: self._call(self._own(arguments)), n_threads, calls_blas=False)
+
+        def work() -> None:  # of one thread, whose scratch memory is its own
+            self._call(tuple(map(_like, arguments, self.roles)))
+
+        return on_all_threads(work, n_threads, calls_blas=False)
 
     def _call(self, arguments: tuple[Any, ...]) -> Any:
         try:
@@ -83,10 +87,6 @@ class Kernel(Compiled):
         except (EOFError, UnpicklingError):  # what numba has read from disk is damaged
             compiler().cache.forget()
             return self.numba(*arguments)
-
-    def _own(self, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Arguments of one thread: scratch memory is its own."""
-        return tuple(_like(each, role) for each, role in zip(arguments, self.roles, strict=True))
 
 
 def _like(argument: Any, role: str) -> Any:
@@ -101,14 +101,14 @@ def _like(argument: Any, role: str) -> Any:
 
 
 class Instruction(Compiled):
-    """An instruction that kernels can call, written in LLVM's language."""
+    """An instruction for kernels in LLVM's language: takes types, returns a signature and what writes the code."""
 
     def _make(self) -> Any:
         return compiler().intrinsic(self.function)
 
 
 class Twins(Compiled):
-    """A function of rows in two forms, for dense and for CSR rows: the length of the tuple of rows says which."""
+    """A function of dense rows, and with `for_csr` of CSR rows: the length of the tuple of rows says which it is."""
 
     def __init__(self, dense: Callable[..., Any]) -> None:
         super().__init__(dense)
@@ -167,11 +167,5 @@ def kernel_apart(function: Function) -> Function:
     return cast(Function, Kernel(function, forceinline=False))
 
 
-def twin(function: Callable[..., Any]) -> Twins:
-    """A function of dense rows, whose form for CSR rows is decorated with its `for_csr`."""
-    return Twins(function)
-
-
-def instruction(function: Callable[..., Any]) -> Callable[..., Any]:
-    """An instruction: the function takes types and returns a signature and what writes the code."""
-    return Instruction(function)
+twin, instruction = Twins, Instruction
+"""Decorators of functions in two forms, the one for dense rows here, and of instructions."""

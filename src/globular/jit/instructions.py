@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import functools
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib import import_module
 from typing import Any
 
 from llvmlite import ir
+
+from globular.jit.functions import instruction
 
 
 class _Types:
@@ -20,14 +23,49 @@ class _Types:
 types = _Types()
 
 
-def array(context: Any, builder: Any, signature: Any, values: Any, at: int) -> Any:
-    """An argument that is an array: it has `data` and `shape`."""
-    return context.make_array(signature.args[at])(context, builder, values[at])
+class Array:
+    """An array inside a kernel."""
+
+    def __init__(self, context: Any, builder: Any, kind: Any, value: Any) -> None:
+        self._builder, self._kind = builder, kind
+        array = context.make_array(kind)(context, builder, value)
+        self.data = array.data
+        self.scalar = context.get_data_type(kind.dtype)
+        self.shape = [builder.extract_value(array.shape, axis) for axis in range(kind.ndim)]
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of a number."""
+        return int(self._kind.dtype.bitwidth) // 8
+
+    def at(self, index: Any) -> Any:
+        """The address of an entry, counted from the first."""
+        return self._builder.gep(self.data, [index])
+
+    def row(self, index: Any) -> Any:
+        """The address of a row of a C-contiguous matrix, or of a matrix of which each lies in a row."""
+        return self.at(self._builder.mul(index, self.shape[1]))
 
 
-def data_of(context: Any, builder: Any, signature: Any, values: Any, at: int) -> Any:
-    """Where the numbers of an argument that is an array are."""
-    return array(context, builder, signature, values, at).data
+def procedure(write: Callable[..., None]) -> Any:
+    """Decorate what writes the code of an instruction that returns nothing, from a builder and the arguments.
+
+    Arrays come as `Array`s, and whole numbers as wide as an index.
+    """
+
+    @functools.wraps(write)
+    def typed(typing_context: Any, *kinds: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+            given = zip(signature.args, values, strict=True)
+            write(
+                builder,
+                *(Array(context, builder, *each) if isinstance(each[0], types.Array) else each[1] for each in given),
+            )
+            return context.get_dummy_value()
+
+        return types.void(*(types.intp if isinstance(kind, types.Integer) else kind for kind in kinds)), generate
+
+    return instruction(typed)
 
 
 def variable(builder: Any, value: Any) -> Any:

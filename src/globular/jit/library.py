@@ -80,20 +80,14 @@ class Driver:
         return function
 
 
-def load_code(file: Path) -> ctypes.CDLL:
-    """A library of kernels, which knows where BLAS is."""
-    code = ctypes.CDLL(str(file))
-    for routine in addresses.ROUTINES:
-        ctypes.c_void_p.in_dll(code, addresses.symbol(routine)).value = addresses.address_of(routine)
-    return code
-
-
 class _Library:
     """The library of a level."""
 
     def __init__(self, driver: Driver, level: str) -> None:
         self.level, self._driver = level, driver
-        self._code = load_code(FOLDER / f"{level}{SUFFIX}")
+        self._code = ctypes.CDLL(str(FOLDER / f"{level}{SUFFIX}"))
+        for routine in addresses.ROUTINES:
+            ctypes.c_void_p.in_dll(self._code, addresses.symbol(routine)).value = addresses.address_of(routine)
         self._entries: dict[str, list[Entry]] = {}
         for line in (FOLDER / INDEX).read_text().splitlines():
             entry = Entry.read(line)

@@ -32,24 +32,13 @@ from numba.core.typed_passes import NativeLowering
 from numba.np.arrayobj import load_item, store_item
 
 from globular.jit import cache, stock
-from globular.jit.sources import OURS
 
-OLDEST, NEWEST = (0, 62), (0, 68)
 TRIED = "0.62 to 0.68"
 """The versions of numba that this was tried with."""
+VERSION, IS_TRIED = str(__version__), (0, 62) <= version_info.short <= (0, 68)
 OPTIONS = {**stock.OPTIONS, "nopython": True, "_nrt": False}
 """Options of every kernel: arrays are not counted, since a counter is what threads on one array would fight for."""
 AS_CALLEE: dict[str, Any] = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
-
-
-def version() -> str:
-    """That of numba."""
-    return str(__version__)
-
-
-def is_tried() -> bool:
-    """True for the versions of numba that this was tried with."""
-    return OLDEST <= version_info.short <= NEWEST
 
 
 class _Lower(Lower):
@@ -149,14 +138,13 @@ class _LinkedLibrary(JITCodeLibrary):
         self._finalized = True
 
 
-class KernelCompiler(Compiler):
-    """A compiler that believes that no two arguments of a kernel share memory (`stock.no_argument_shares_memory`)."""
+class KernelCompiler(stock.KernelCompiler):
+    """Numba's compiler with our library and our lowering."""
 
     library: Any = _KernelLibrary
     lowering: Any = _Lowering
 
     def compile_extra(self, function: Any) -> Any:
-        self.state.flags.noalias = hasattr(function, OURS)
         self.state.library = self.library(self.state.targetctx.codegen(), function.__qualname__)
         self.state.library.enable_object_caching()
         return super().compile_extra(function)
@@ -236,6 +224,4 @@ def dispatcher(function: Callable[..., Any], **options: Any) -> Any:
 intrinsic = stock.intrinsic
 
 
-def chosen_by_length(dense: Callable[..., Any], sparse: Callable[..., Any]) -> Callable[..., Any]:
-    """A function that is the one for rows of one array and the other for rows of three."""
-    return stock.chosen_by_length(dense, sparse, _nrt=False, pipeline_class=_CalleeCompiler, **AS_CALLEE)
+chosen_by_length = functools.partial(stock.chosen_by_length, _nrt=False, pipeline_class=_CalleeCompiler, **AS_CALLEE)

@@ -11,14 +11,14 @@ A kernel of the library is shared by threads that wait inside compiled code and 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeAlias, cast
+from typing import Any, TypeAlias
 
 import numpy as np
 from llvmlite import ir
 from numpy.typing import NDArray
 
 from globular.jit.functions import N_THREADS, instruction
-from globular.jit.instructions import data_of, types
+from globular.jit.instructions import types
 from globular.threads import single_threaded_blas
 
 Queue: TypeAlias = Any
@@ -47,13 +47,12 @@ def share_kernel(
     single_threaded_blas.run(work) if calls_blas else work()
 
 
-def _next_number(typing_context: Any, queue: Any) -> Any:
+@instruction
+def take_number(typing_context: Any, queue: Any) -> Any:
+    """The next number of a queue, each number once whatever the number of threads."""
+
     def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        place = data_of(context, builder, signature, values, 0)
+        place = context.make_array(queue)(context, builder, values[0]).data
         return builder.atomic_rmw("add", place, ir.Constant(ir.IntType(64), 1), "monotonic")
 
     return types.int64(queue), generate
-
-
-take_number = cast(Callable[[Any], int], instruction(_next_number))
-"""The next number of a queue, each number once whatever the number of threads."""

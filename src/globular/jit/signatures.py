@@ -14,28 +14,11 @@ from importlib import import_module
 from typing import Any
 
 PACKAGE = "globular"
-_NAMES = {
+NAMES = {
     "f4": "float32", "f8": "float64", "i1": "int8", "i2": "int16", "i4": "int32", "i8": "int64", "u1": "uint8",
     "u2": "uint16", "u4": "uint32", "u8": "uint64", "b1": "boolean",
 }  # fmt: skip
 _PIECES = re.compile(r"[\w.]*\(|[^() ]+|\)")
-
-
-def written(kind: Any) -> str:
-    """A type of numba's as text; ValueError for one that has none."""
-    from numba import types
-
-    for letters, name in _NAMES.items():
-        if kind == getattr(types, name):
-            return letters
-    if isinstance(kind, types.Array) and kind.aligned and kind.layout in "CF":
-        return f"{written(kind.dtype)}:{kind.ndim}{kind.layout}{'' if kind.mutable else '!'}"
-    if isinstance(kind, types.BaseTuple):
-        named = getattr(kind, "instance_class", tuple)
-        name = "" if named is tuple else f"{named.__module__}.{named.__name__}".removeprefix(f"{PACKAGE}.")
-        members: Any = kind
-        return f"{name}({' '.join(map(written, members.types))})"
-    raise ValueError(f"no text for {kind}")
 
 
 def read(text: str) -> tuple[Any, ...]:
@@ -52,7 +35,7 @@ def _read(pieces: Iterator[str]) -> Iterator[Any]:
             return
         if not piece.endswith("("):
             scalar, _, array = piece.partition(":")
-            kind = getattr(types, _NAMES[scalar])
+            kind = getattr(types, NAMES[scalar])
             yield types.Array(kind, int(array[0]), array[1], readonly=array.endswith("!")) if array else kind
             continue
         within, (module, _, name) = tuple(_read(pieces)), piece[:-1].rpartition(".")

@@ -18,9 +18,7 @@ DOOR = "globular.jit"
 COMPILERS = (f"{DOOR}.linked", f"{DOOR}.stock")
 OUTSIDE = {f"{DOOR}.{name}" for name in ("addresses", "functions", "sharing", "target")}
 """What instructions import and no machine code depends on; the width of vectors is that of a level."""
-_IMPORTS = re.compile(
-    rb"^from (globular\.(?:kernels|jit|passes\.cpu)(?:\.\w+)*) import (\([^)]*\)|[^\n]+)", re.MULTILINE
-)
+_IMPORTS = re.compile(rb"^from (globular\.(?:jit|model|passes)(?:\.\w+)*) import (\([^)]*\)|[^\n]+)", re.MULTILINE)
 _HAS_KERNELS = re.compile(rb"^from globular\.jit\b", re.MULTILINE)
 
 
@@ -51,7 +49,7 @@ def _imported(module: str) -> frozenset[str]:
 def _is_of_kernels(module: str) -> bool:
     """True for a module that kernels may be made of; passes import others that only their drivers need."""
     source = _source(module)
-    return source is not None and (module.startswith((DOOR, "globular.kernels")) or bool(_HAS_KERNELS.search(source)))
+    return source is not None and (module.startswith(DOOR) or bool(_HAS_KERNELS.search(source)))
 
 
 @functools.cache

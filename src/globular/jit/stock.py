@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import ast
 import functools
 import gc
-import inspect
 import logging
-import textwrap
 import time
-import types
 from collections.abc import Callable
 from typing import Any
 
 import numba
-from llvmlite import ir
+from numba.core.compiler import Compiler
 from numba.core.event import Listener, register
-from numba.extending import intrinsic as numba_intrinsic
+from numba.extending import intrinsic as intrinsic  # for linked, too
 from numba.extending import overload
 
 from globular.jit import addresses, cache, clock
@@ -65,14 +61,21 @@ register("numba:compile", Compilations())
 addresses.announce()
 
 
+class KernelCompiler(Compiler):
+    """A compiler that tells LLVM of our functions that no two arguments share memory.
+
+    Else it would write each loop twice, and have the program compare addresses for which of the two to take. The two
+    may add up in different orders: a fit would depend on where its arrays lie.
+    """
+
+    def compile_extra(self, function: Any) -> Any:
+        self.state.flags.noalias = hasattr(function, OURS)
+        return super().compile_extra(function)
+
+
 def dispatcher(function: Callable[..., Any], **options: Any) -> Any:
     """A function that compiles at its first call, from Python or from a kernel."""
-    return cache.kept(numba.njit(**{**OPTIONS, **options})(_apart(function)))
-
-
-def intrinsic(function: Callable[..., Any]) -> Any:
-    """An instruction for kernels."""
-    return numba_intrinsic(function)
+    return cache.kept(numba.njit(pipeline_class=KernelCompiler, **{**OPTIONS, **options})(function))
 
 
 def chosen_by_length(dense: Callable[..., Any], sparse: Callable[..., Any], **options: Any) -> Callable[..., Any]:
@@ -86,39 +89,3 @@ def chosen_by_length(dense: Callable[..., Any], sparse: Callable[..., Any], **op
         return dense if len(rows) == 1 else sparse
 
     return dense
-
-
-@numba_intrinsic
-def no_argument_shares_memory(typing_context: Any) -> Any:
-    """Tell LLVM so of the function that calls this.
-
-    Else it would write each loop twice, and have the program compare addresses for which of the two to take. The two
-    may add up in different orders: a fit would depend on where its arrays lie.
-    """
-
-    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        for argument in builder.function.args:
-            if isinstance(argument.type, ir.PointerType) and "noalias" not in argument.attributes:
-                argument.add_attribute("noalias")
-        return context.get_dummy_value()
-
-    return numba.types.void(), generate
-
-
-def _apart(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The same function, beginning with `no_argument_shares_memory`."""
-    tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
-    (definition,) = tree.body
-    if not isinstance(definition, ast.FunctionDef):  # but a line with a lambda
-        return function
-    call = ast.Expr(ast.Call(ast.Name("no_argument_shares_memory", ast.Load()), [], []))
-    definition.body.insert(0, call)
-    definition.decorator_list = []
-    ast.fix_missing_locations(ast.increment_lineno(tree, function.__code__.co_firstlineno - 1))
-    space = {**function.__globals__, "no_argument_shares_memory": no_argument_shares_memory}
-    if function.__closure__:
-        space |= dict(zip(function.__code__.co_freevars, (c.cell_contents for c in function.__closure__), strict=True))
-    names: dict[str, Any] = {}
-    exec(compile(tree, function.__code__.co_filename, "exec"), space, names)
-    made: types.FunctionType = names[function.__name__]
-    return functools.update_wrapper(made, function)

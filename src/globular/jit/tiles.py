@@ -16,9 +16,8 @@ from typing import Any, NamedTuple
 
 from llvmlite import ir
 
-from globular.jit.functions import instruction
-from globular.jit.instructions import loop, types, variable
-from globular.jit.vectors import BY_LANE, HAS_MANY_REGISTERS, VECTOR_BYTES, Vectors, unpack
+from globular.jit.instructions import loop, procedure, variable
+from globular.jit.vectors import BY_LANE, HAS_MANY_REGISTERS, VECTOR_BYTES, Vectors
 
 ROWS = 8 if HAS_MANY_REGISTERS else 4
 """Rows at once: with as many sums for each of them as registers allow."""
@@ -76,8 +75,8 @@ class _Search:
     """The two lowest keys of each lane of some vectors."""
 
     def __init__(self, vectors: Vectors, n: int, mask: Any, nobody: Any) -> None:
-        self._vectors, self._builder, self._mask = vectors, vectors.builder, mask
-        start = vectors.splat(nobody)
+        self._vectors, self._builder, self._mask = vectors, vectors.builder, vectors.whole(mask)
+        start = vectors.splat(vectors.whole(nobody))
         self._found = [[variable(vectors.builder, start) for _ in range(2)] for _ in range(n)]
 
     def take(self, k: int, scores: Any, numbers: Any) -> None:
@@ -171,12 +170,12 @@ def _products_along(vectors: Vectors, rows: list[Any], n_columns: Any, factors: 
 class _Rows:
     """`ROWS` rows and where their results go, for both ways to score them."""
 
-    def __init__(self, context: Any, builder: Any, signature: Any, values: Any) -> None:
+    def __init__(self, builder: Any, x: Any, places: Any, *others: Any) -> None:
         self.builder = builder
         (
-            x, places, self.at, self.squares, self.factors, self.norms, self.first, self.stop, self.mask, self.nobody,
+            self.at, self.squares, self.factors, self.norms, self.first, self.stop, self.mask, self.nobody,
             self.scores, self.low, self.next_low, self.found,
-        ) = unpack(context, builder, signature, values)  # fmt: skip
+        ) = others  # fmt: skip
         self.size, self.n_columns = self.at.type, x.shape[1]
         last = builder.sub(places.shape[0], self.number(1))
         self.rows = []
@@ -255,33 +254,28 @@ class _Rows:
         self._write(search, fold=False)
 
 
-@instruction
-def distances_to_tile(typing_context: Any, x: Any, row: Any, scale: Any, tile: Any, distances: Any) -> Any:
-    """distances[c] = ‖scale·x[row] − tile[:, c]‖²; the tile is as wide as some tiles of `line_tile`. O(D · width)."""
-
-    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        x, row, scale, tile, distances = unpack(context, builder, signature, values)
-        n_columns, width = tile.shape
-        vectors = Vectors(builder, x.scalar, line_tile(signature.args[0].dtype.bitwidth // 8).lanes)
-        begin = builder.mul(row, n_columns)
-        with loop(builder, 0, width, vectors.lanes) as center:
-            total = variable(builder, vectors.zero)
-            with loop(builder, 0, n_columns, 1) as column:
-                value = builder.fmul(scale, builder.load(x.at(builder.add(begin, column))))
-                some = vectors.load(tile.at(builder.add(builder.mul(column, width), center)), vectors.lanes)
-                difference = builder.fsub(vectors.splat(value), some)
-                builder.store(vectors.multiply_add(difference, difference, builder.load(total)), total)
-            vectors.store(builder.load(total), distances.at(center))
-        return context.get_dummy_value()
-
-    return types.void(x, types.intp, x.dtype, tile, distances), generate
+@procedure
+def distances_to_tile(builder: Any, x: Any, row: Any, scale: Any, tile: Any, distances: Any) -> None:
+    """distances[c] = ‖scale·x[row] − tile[:, c]‖², `scale` of the dtype of x; the tile is as wide as some of
+    `line_tile`. O(D · width)."""
+    n_columns, width = tile.shape
+    vectors = Vectors(builder, x.scalar, line_tile(x.itemsize).lanes)
+    begin = builder.mul(row, n_columns)
+    with loop(builder, 0, width, vectors.lanes) as center:
+        total = variable(builder, vectors.zero)
+        with loop(builder, 0, n_columns, 1) as column:
+            value = builder.fmul(scale, builder.load(x.at(builder.add(begin, column))))
+            some = vectors.load(tile.at(builder.add(builder.mul(column, width), center)), vectors.lanes)
+            difference = builder.fsub(vectors.splat(value), some)
+            builder.store(vectors.multiply_add(difference, difference, builder.load(total)), total)
+        vectors.store(builder.load(total), distances.at(center))
 
 
-@instruction
+@procedure
 def lowest_of_rows(
-    typing_context: Any, x: Any, places: Any, at: Any, squares: Any, factors: Any, norms: Any, first: Any, stop: Any,
+    builder: Any, x: Any, places: Any, at: Any, squares: Any, factors: Any, norms: Any, first: Any, stop: Any,
     mask: Any, nobody: Any, scores: Any, low: Any, next_low: Any, found: Any,
-) -> Any:  # fmt: skip
+) -> None:  # fmt: skip
     """The two lowest scores of rows against the centres first … stop − 1, of `ROWS` rows: x[places[at]] and so on.
 
     low[at], next_low[at] and found[at] are those of a row: rounded down by the truncated bits, and the centre of the
@@ -289,45 +283,32 @@ def lowest_of_rows(
     entries from `at` on. Factors are (tiles, D, width); where `scores` has rows, (ROWS, ≥ stop − first), the scores of
     each are kept there as well.
     """
-    arguments = (
-        x, places, types.intp, squares, factors, norms, types.intp, types.intp, mask, mask, scores, low, next_low, found
-    )  # fmt: skip
-
-    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        rows = _Rows(context, builder, signature, values)
-        end = builder.append_basic_block("found")
-        choice = builder.switch(rows.factors.shape[2], end)
-        for tile in tiles(squares.dtype.bitwidth // 8):
-            block = builder.append_basic_block(f"width{tile.width}")
-            choice.add_case(rows.number(tile.width), block)
-            builder.position_at_end(block)
-            if tile.vectors:
-                rows.search_across(tile)
-            else:
-                rows.search_along(tile)
-            builder.branch(end)
-        builder.position_at_end(end)
-        return context.get_dummy_value()
-
-    return types.void(*arguments), generate
+    rows = _Rows(
+        builder, x, places, at, squares, factors, norms, first, stop, mask, nobody, scores, low, next_low, found
+    )
+    end = builder.append_basic_block("found")
+    choice = builder.switch(factors.shape[2], end)
+    for tile in tiles(squares.itemsize):
+        block = builder.append_basic_block(f"width{tile.width}")
+        choice.add_case(rows.number(tile.width), block)
+        builder.position_at_end(block)
+        if tile.vectors:
+            rows.search_across(tile)
+        else:
+            rows.search_along(tile)
+        builder.branch(end)
+    builder.position_at_end(end)
 
 
-@instruction
+@procedure
 def lowest_of_scores(
-    typing_context: Any, scores: Any, at: Any, first: Any, stop: Any, mask: Any, nobody: Any, low: Any, next_low: Any,
+    builder: Any, scores: Any, at: Any, first: Any, stop: Any, mask: Any, nobody: Any, low: Any, next_low: Any,
     found: Any,
-) -> Any:  # fmt: skip
+) -> None:  # fmt: skip
     """The same of one row, whose scores with the centres first … stop − 1 lie in a line."""
-    arguments = (scores, types.intp, types.intp, types.intp, mask, mask, low, next_low, found)
-
-    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        scores, at, first, stop, mask, nobody, low, next_low, found = unpack(context, builder, signature, values)
-        tile = line_tile(signature.args[0].dtype.bitwidth // 8)
-        vectors = Vectors(builder, scores.scalar, tile.lanes)
-        search = _Search(vectors, 1, mask, nobody)
-        with loop(builder, 0, builder.sub(stop, first), tile.lanes) as position:
-            search.take(0, vectors.load(scores.at(position), tile.lanes), vectors.numbers_from(position))
-        search.write(first, low.at(at), next_low.at(at), found.at(at), fold=True)
-        return context.get_dummy_value()
-
-    return types.void(*arguments), generate
+    tile = line_tile(scores.itemsize)
+    vectors = Vectors(builder, scores.scalar, tile.lanes)
+    search = _Search(vectors, 1, mask, nobody)
+    with loop(builder, 0, builder.sub(stop, first), tile.lanes) as position:
+        search.take(0, vectors.load(scores.at(position), tile.lanes), vectors.numbers_from(position))
+    search.write(first, low.at(at), next_low.at(at), found.at(at), fold=True)

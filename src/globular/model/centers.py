@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 
-from globular.jit import new_queue, share_kernel
-from globular.kernels import centers as kernels
 from globular.model.statistics import F64
-from globular.threads import SECONDS_PER_NUMBER, worth_waking
+from globular.threads import SECONDS_PER_NUMBER, even_ranges, run_all
 
 NUMBERS_AT_ONCE = 1 << 14
 """Numbers of centres that a thread takes at once."""
@@ -29,13 +25,11 @@ def means_of(sums: F64, divisors: F64, n_threads: int) -> F64:
     if type(sums) is not np.ndarray:
         return sums / divisors[:, None]
     means = np.empty_like(sums)
-    by_blocks(lambda queue, size: kernels.divide_sums(queue, size, sums, divisors, means), sums.shape, n_threads)
+
+    def divide(span: tuple[int, int]) -> None:
+        some = slice(*span)
+        np.divide(sums[some], divisors[some, None], out=means[some])
+
+    spans = even_ranges(len(sums), 1 + NUMBERS_AT_ONCE // max(1, sums.shape[1]))
+    run_all(divide, spans, n_threads, seconds=SECONDS_PER_NUMBER * sums.size, calls_blas=False)
     return means
-
-
-def by_blocks(work: Callable[..., object], shape: tuple[int, ...], n_threads: int) -> None:
-    """Call a kernel over blocks of centres: it gets the queue of these, and how many centres a block has."""
-    queue, (C, D) = new_queue(), shape
-    size = 1 + NUMBERS_AT_ONCE // max(1, D)
-    threads = worth_waking(min(n_threads, -(-C // size)), SECONDS_PER_NUMBER * C * D)
-    share_kernel(lambda: work(queue, size), queue, threads, calls_blas=False)

@@ -19,8 +19,8 @@ from typing import Generic, NamedTuple, TypeVar
 import numpy as np
 from scipy.special import betaln, digamma, gammaln
 
-from globular.kernels.wishart import group_sticks, stick_terms
 from globular.model.observations import ExpectedMixture, Moments, Posterior, Prior, Students, log_total
+from globular.model.posteriors import group_sticks, stick_terms
 from globular.model.statistics import F64, I64
 from globular.threads import cached_property
 

@@ -183,8 +183,7 @@ def m_step(
     counts, filled, shifts = statistics.counts, statistics.filled, statistics.shifts
     moments = CentralMoments(counts, shifts, statistics.scatter, filled)
     covariances = mixture.family.estimate(moments, mixture.covariances, limits)
-    equal = np.full(len(counts), 1.0 / len(counts))
-    weights = mixing_weights(counts, statistics.total_weight) if learned_weights else equal
+    weights = mixing_weights(counts, statistics.total_weight, learned=learned_weights)
     noise = mixture.noise
     if noise is not None:
         total = statistics.total_weight
@@ -194,8 +193,10 @@ def m_step(
     return GaussianParameters(weights, mixture.means + shifts, covariances, mixture.covariance_type, noise=noise)
 
 
-def mixing_weights(counts: F64, total_weight: float) -> F64:
+def mixing_weights(counts: F64, total_weight: float, *, learned: bool = True) -> F64:
     """Shares of the components; as in scikit-learn a weight never reaches zero, so that its logarithm exists."""
+    if not learned:
+        return np.full(len(counts), 1.0 / len(counts))
     weights = counts + _WEIGHT_FLOOR * min(1.0, total_weight)
     return weights / weights.sum()
 

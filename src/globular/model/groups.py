@@ -3,19 +3,76 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from globular.jit import new_queue, share_kernel
-from globular.kernels import grouped
+from globular.jit import Queue, inline, kernel, new_queue, share_kernel, take_number
 from globular.model.statistics import F64
 from globular.threads import SECONDS_PER_LOOK, worth_waking
 
 SORTED_ALONE = 40_000
-"""Members up to which one thread sorts sooner: several of them need three calls for one."""
+"""Members up to which one thread sorts sooner."""
 APART = 32
 """Numbers between what two spans count: threads that count into one line of the cache wait for each other."""
+
+
+@inline
+def span_of(n: int, n_spans: int, s: int) -> tuple[int, int]:
+    """Where span s of n members begins and ends."""
+    return n * s // n_spans, n * (s + 1) // n_spans
+
+
+@kernel
+def count_labels(
+    queue: Queue,  # IN/OUT spans
+    labels: Any,  # IN  (n,)
+    counts: Any,  # OUT (spans, ≥ C) members of each group in each span
+) -> None:
+    """The first third of a counting sort, a span of the members at a time. O(n + spans · C)."""
+    s = take_number(queue)
+    while s < counts.shape[0]:
+        begin, end = span_of(labels.shape[0], counts.shape[0], s)
+        for c in range(counts.shape[1]):
+            counts[s, c] = 0
+        for i in range(begin, end):
+            counts[s, labels[i]] += 1
+        s = take_number(queue)
+
+
+@kernel
+def running_starts(
+    counts: Any,  # IN/OUT (spans, ≥ C) in: members of each group in each span; out: where they begin
+    starts: Any,  # OUT (C + 1,) where each group begins
+) -> None:
+    """The second third: groups one after the other, in each the spans. O(spans · C)."""
+    total = 0
+    for c in range(starts.shape[0] - 1):
+        starts[c] = total
+        for s in range(counts.shape[0]):
+            n = counts[s, c]
+            counts[s, c] = total
+            total += n
+    starts[starts.shape[0] - 1] = total
+
+
+@kernel
+def place_members(
+    queue: Queue,  # IN/OUT spans
+    labels: Any,  # IN  (n,)
+    ends: Any,  # IN/OUT (spans, ≥ C) where the next member of each group in each span goes
+    order: Any,  # OUT (n,) members by group, ascending within a group
+) -> None:
+    """The last third. O(n)."""
+    s = take_number(queue)
+    while s < ends.shape[0]:
+        begin, end = span_of(labels.shape[0], ends.shape[0], s)
+        for i in range(begin, end):
+            at = ends[s, labels[i]]
+            order[at] = i
+            ends[s, labels[i]] = at + 1
+        s = take_number(queue)
 
 
 def starts_of(sizes: ArrayLike) -> NDArray[np.int64]:
@@ -34,14 +91,12 @@ def group_by(
     starts = np.empty(n_groups + 1, dtype=np.int64)
     order: NDArray[np.integer] = np.empty(n, dtype=np.int32 if n < 2**31 else np.int64)
     n_spans = min(worth_waking(n_threads, SECONDS_PER_LOOK * n), n // max(1, 4 * n_groups))
-    if n_spans < 2 or n <= SORTED_ALONE:
-        grouped.group_by_label(labels, starts, order)
-        return starts, order
+    n_spans = 1 if n <= SORTED_ALONE else max(1, n_spans)
     ends = np.empty((n_spans, n_groups + APART), dtype=order.dtype)
     queues = new_queue(), new_queue()
-    share_kernel(lambda: grouped.count_labels(queues[0], labels, ends), queues[0], n_spans, calls_blas=False)
-    grouped.running_starts(ends, starts)
-    share_kernel(lambda: grouped.place_members(queues[1], labels, ends, order), queues[1], n_spans, calls_blas=False)
+    share_kernel(lambda: count_labels(queues[0], labels, ends), queues[0], n_spans, calls_blas=False)
+    running_starts(ends, starts)
+    share_kernel(lambda: place_members(queues[1], labels, ends, order), queues[1], n_spans, calls_blas=False)
     return starts, order
 
 

@@ -6,10 +6,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from globular.kernels.random import random_order
 from globular.model.cells import CenterCells
 from globular.model.columns import Ballots
 from globular.model.groups import CenterGroups
+from globular.model.random import random_order
 from globular.model.statistics import F64, I64, Additive
 from globular.threads import SECONDS_PER_LOOK, even_ranges, run_all
 

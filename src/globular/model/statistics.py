@@ -90,13 +90,6 @@ class PairStatistics:
         found.pieces, found._joined = pieces or found.pieces, None
         return found
 
-    @classmethod
-    def join(cls, parts: list[PairStatistics]) -> PairStatistics:
-        """The same as adding them one by one, but joined at once."""
-        joined = cls.of_pieces([piece for part in parts for piece in part.pieces])
-        joined._whole()
-        return joined
-
 
 NO_PAIRS = PairStatistics(np.empty((2, 0), dtype=np.int32), np.empty((2, 0), dtype=np.float32))
 """Of a pass that comes across none."""

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from globular.kernels.columns import transpose_back
-from globular.kernels.votes import move_centers
-from globular.model.columns import ColumnMeans
+from globular.jit import kernel
+from globular.model.columns import ColumnMeans, transpose_back
 from globular.model.nested import NestedStatistics
 from globular.model.statistics import F64, I64, Floats
 from globular.threads import even_ranges, run_all, to_the_end
@@ -31,6 +30,52 @@ class Moved:
     """Σ w ‖x − c‖² per cluster over all votes, about the centres before, (C,)."""
     batch_sse: F64
     """The same over what the last batch added."""
+
+
+@kernel
+def move_centers(
+    sums: Any,  # IN  (C, D) Σ w (x − origin) before the last batch
+    change: Any,  # IN/OUT (C, D) what the last batch adds to the sums; on return the sums with it
+    counts: Any,  # IN  (C,) Σ w, the last batch included
+    origin: Any,  # IN  (D,)
+    old: Any,  # IN  (C, D) the centres
+    unit: bool,  # IN  whether centres have unit length
+    centers: Any,  # OUT (C, D) the means; a cluster without votes keeps its place
+    shifts: Any,  # OUT (C,) ‖centers − old‖
+    cross: Any,  # OUT (C, 3) (old − origin) · sums, (old − origin) · change, ‖old − origin‖²
+    first: int,  # IN  clusters first … last − 1
+    last: int,  # IN
+) -> None:
+    """Everything that touches C × D numbers in an M-step, in one go. O(clusters · D)."""
+    D = old.shape[1]
+    for c in range(first, last):
+        with_sums, with_change, squared, norm = 0.0, 0.0, 0.0, 0.0
+        for j in range(D):
+            added = change[c, j]
+            total = sums[c, j] + added
+            change[c, j] = total
+            step = old[c, j] - origin[j]
+            with_sums += step * total
+            with_change += step * added
+            squared += step * step
+            whole = total + counts[c] * origin[j]
+            norm += whole * whole
+        cross[c, 0], cross[c, 1], cross[c, 2] = with_sums, with_change, squared
+        divisor = np.sqrt(norm) if unit else counts[c]
+        shift = 0.0
+        # opposite rows may cancel: such a cluster keeps its direction
+        if counts[c] <= 0.0 or (unit and divisor <= 1e-12 * counts[c]):
+            for j in range(D):
+                centers[c, j] = old[c, j]
+        elif unit:
+            for j in range(D):
+                centers[c, j] = (change[c, j] + counts[c] * origin[j]) / divisor
+                shift += (centers[c, j] - old[c, j]) ** 2
+        else:
+            for j in range(D):
+                centers[c, j] = origin[j] + change[c, j] / divisor
+                shift += (centers[c, j] - old[c, j]) ** 2
+        shifts[c] = np.sqrt(shift)
 
 
 @dataclass(slots=True)

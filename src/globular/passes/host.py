@@ -1,9 +1,9 @@
 """What shards of this process share: per-row state, the table of who carries out which pass, and passes over state.
 
-A backend derives from `HostShard` by way of `BlockShard`, and registers a function for each pass that it carries out
-itself: `@MyShard.implements(Assign)`, or `@MyShard.implements(Assign, Probe)` for one source of candidates. What
-needs weights and per-row state alone is written here once. Passes that nobody has registered are carried out part by
-part.
+A backend derives from `HostShard` by way of `cpu.shard.BlockShard`, and registers a function for each pass that it
+carries out itself: `@MyShard.implements(Assign)`, or `@MyShard.implements(Assign, Probe)` for one source of candidates.
+What needs weights and per-row state alone is written here once. Passes that nobody has registered are carried out part
+by part.
 """
 
 from __future__ import annotations
@@ -16,9 +16,8 @@ from typing import Any, ClassVar, TypeVar, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from globular.jit import new_queue, share_kernel
-from globular.kernels.random import random_labels
-from globular.kernels.state import locate_in_runs, settle_runs, sum_by_key
+from globular.jit import Queue, kernel, new_queue, share_kernel, take_number
+from globular.model.random import random_labels
 from globular.model.statistics import F64
 from globular.seam import passes
 from globular.seam.passes import Index, Labels, Pass, Result, RowValue
@@ -53,6 +52,89 @@ ROWS_PER_SPAN = 16 * RUN
 """Least rows of a span whose sums by key are taken."""
 SPANS = 16
 """Most spans of rows whose sums by key are taken side by side."""
+
+
+@kernel
+def weighted_sum(
+    d2: Any,  # IN  (n,)
+    weights: Any,  # IN  (n,) or empty
+) -> float:
+    """Σ w d². O(n)."""
+    total = 0.0
+    for i in range(d2.shape[0]):
+        total += d2[i] * (weights[i] if weights.shape[0] else 1.0)
+    return total
+
+
+@kernel
+def settle_runs(
+    queue: Queue,  # IN/OUT runs
+    length: int,  # IN  rows of a run
+    former: Any,  # IN  (N,), or empty: nothing is compared
+    labels: Any,  # IN  (N,), or as empty
+    d2: Any,  # IN  (N,), or empty: nothing is summed
+    weights: Any,  # IN  (N,) or empty
+    sums: Any,  # OUT (runs,) Σ w d²
+    changes: Any,  # OUT (runs,) rows whose labels differ
+) -> None:
+    """O(N)."""
+    r = take_number(queue)
+    while r < sums.shape[0]:
+        begin, end = r * length, min((r + 1) * length, max(d2.shape[0], former.shape[0]))
+        sums[r] = weighted_sum(d2[begin:end], weights[begin:end])
+        n = 0
+        for i in range(begin, min(end, former.shape[0])):
+            n += former[i] != labels[i]
+        changes[r] = n
+        r = take_number(queue)
+
+
+@kernel
+def sum_by_key(
+    queue: Queue,  # IN/OUT spans of rows
+    keys: Any,  # IN  (N,)
+    d2: Any,  # IN  (N,), or empty: all ones
+    weights: Any,  # IN  (N,) or empty
+    sums: Any,  # OUT (spans, K) Σ w d² of the rows of each key
+) -> None:
+    """A span of the rows at a time. O(N + spans · K)."""
+    n, n_spans = keys.shape[0], sums.shape[0]
+    s = take_number(queue)
+    while s < n_spans:
+        sums[s] = 0.0
+        for i in range(n * s // n_spans, n * (s + 1) // n_spans):
+            share = d2[i] if d2.shape[0] else 1.0
+            sums[s, keys[i]] += share * weights[i] if weights.shape[0] else share
+        s = take_number(queue)
+
+
+@kernel
+def locate_in_runs(
+    queue: Queue,  # IN/OUT runs that masses fall into
+    length: int,  # IN  rows of a run
+    runs: Any,  # IN  (R,)
+    firsts: Any,  # IN  (R + 1,) where the masses of each run begin
+    masses: Any,  # IN  (m,) ascending, less the sum of all rows before their run
+    d2: Any,  # IN  (N,), or empty: all ones
+    weights: Any,  # IN  (N,) or empty
+    found: Any,  # OUT (m,) the first row at which the sum of w d² exceeds the mass, or else the last that adds to it
+) -> None:
+    """O(R · length)."""
+    n = max(d2.shape[0], weights.shape[0])
+    r = take_number(queue)
+    while r < runs.shape[0]:
+        k, total, last = firsts[r], 0.0, runs[r] * length
+        for i in range(runs[r] * length, min((runs[r] + 1) * length, n)):
+            share = d2[i] if d2.shape[0] else 1.0
+            raised = total + (share * weights[i] if weights.shape[0] else share)
+            last = i if raised > total else last
+            total = raised
+            while k < firsts[r + 1] and masses[k] < total:
+                found[k] = i
+                k += 1
+        for rest in range(k, firsts[r + 1]):
+            found[rest] = last
+        r = take_number(queue)
 
 
 class HostShard(Shard):
@@ -271,8 +353,8 @@ def all_labels(shard: HostShard, work: passes.AllLabels) -> list[Labels]:
     return [shard.labels]
 
 
-BY_METHODS = (passes.Take, passes.Locate, passes.Total, passes.AllLabels)
-"""Passes that shards answer by methods of their own, wherever weights and state lie."""
+BY_METHODS = (passes.Take, passes.Locate, passes.Total, passes.AllLabels, passes.SeedFew, passes.SearchFew)
+"""Passes that ask methods of a shard for all they need, wherever rows, weights and state lie."""
 
 
 @HostShard.implements(passes.ScatterLabels)

@@ -8,6 +8,10 @@ SORT_UP_TO = 1 << 30
 """Largest copy of the rows, in bytes. A fixed limit: the same fit takes the same steps on any machine."""
 HASH_SIZE = 1 << 15
 """Least number of places in a thread's table of pairs of clusters."""
+HORIZON = 2.25
+"""Squared: a random candidate half as far again as the farthest neighbour is none, and its pair is not listed."""
+
+
 NOMINEES = 8
 """Components of low rank that a search nominates for every row."""
 COSTS_AT_ONCE = 1 << 18

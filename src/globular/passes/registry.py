@@ -1,6 +1,6 @@
 """Which shard for which rows. Nobody outside of `passes` names a kind of shard: a new one is added here.
 
-Rows on Dask workers are laid out by `passes.dask.shard`, whose workers come here for each of their parts.
+Rows on Dask workers are laid out by `passes.dask.opening`, whose workers come here for each of their parts.
 """
 
 from __future__ import annotations

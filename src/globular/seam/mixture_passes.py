@@ -33,10 +33,6 @@ class Expect(Pass[SoftStatistics]):
                 return Effect({"labels", "members"})
         return NO_EFFECT
 
-    @property
-    def variant(self) -> type:
-        return type(self.among)
-
 
 @dataclass(frozen=True, eq=False)
 class ExpectTied(Pass[SoftStatistics]):
@@ -82,10 +78,6 @@ class ExpectLowRank(Pass[LowRankStatistics]):
     @property
     def effect(self) -> Effect:
         return Effect({"labels", "members"}) if isinstance(self.among, Probe) else NO_EFFECT
-
-    @property
-    def variant(self) -> type:
-        return type(self.among)
 
 
 @dataclass(frozen=True, eq=False)

@@ -67,7 +67,7 @@ class Pass(Generic[Result]):
     @property
     def variant(self) -> type | None:
         """What tells apart passes of one kind that are carried out in different ways: the candidate source."""
-        return None
+        return type(self.among) if hasattr(self, "among") else None
 
     def merge(self, one: Result, other: Result) -> Result:
         """The result for two sets of rows, of which `one` comes first."""
@@ -108,10 +108,6 @@ class Assign(Pass[HardStatistics]):
             case Down(route=route):
                 return Effect({"labels", "d2", "cells"}, afresh=route == "top")
         return Effect({"labels"}, afresh=True)
-
-    @property
-    def variant(self) -> type:
-        return type(self.among)
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import NDArray
 
 from globular.errors import UnsupportedPassError
 from globular.model.gaussian import Spread, about_the_mean
@@ -28,17 +28,20 @@ class PointState:
 
     def __init__(self, n_rows: int) -> None:
         self.n_rows = n_rows
-        self._arrays: dict[str, NDArray[np.generic]] = {}
+        self._arrays: dict[str, Any] = {}
 
-    def get(self, name: str, dtype: DTypeLike, fill: float, width: int | None = None) -> NDArray[np.generic]:
+    def get(self, name: str, dtype: Any, fill: float, width: int | None = None) -> Any:
         """The array of that name; made and filled on first use or when its width changed."""
         shape = (self.n_rows,) if width is None else (self.n_rows, width)
         array = self._arrays.get(name)
         if array is None or array.shape != shape:
-            array = np.zeros(shape, dtype)
-            if fill != 0:  # new memory is zero, and costs nothing until it is touched
-                array[...] = fill
-            self._arrays[name] = array
+            array = self._arrays[name] = self._new(shape, dtype, fill)
+        return array
+
+    def _new(self, shape: tuple[int, ...], dtype: Any, fill: float) -> Any:
+        array = np.zeros(shape, dtype)
+        if fill != 0:  # new memory is zero, and costs nothing until it is touched
+            array[...] = fill
         return array
 
     def view(self, start: int, stop: int) -> PointState:
@@ -51,11 +54,8 @@ class _StateView(PointState):
         super().__init__(stop - start)
         self._whole, self._start, self._stop = whole, start, stop
 
-    def get(self, name: str, dtype: DTypeLike, fill: float, width: int | None = None) -> NDArray[np.generic]:
+    def get(self, name: str, dtype: Any, fill: float, width: int | None = None) -> Any:
         return self._whole.get(name, dtype, fill, width)[self._start : self._stop]
-
-    def view(self, start: int, stop: int) -> PointState:
-        return self._whole.view(self._start + start, self._start + stop)
 
 
 class Shard(ABC):
@@ -79,6 +79,11 @@ class Shard(ABC):
     @abstractmethod
     def lacks(self) -> Mapping[Need, str]:
         """From what passes may need and the rows here are not, to the reason."""
+
+    @property
+    def passes_are_cheap(self) -> bool:
+        """Whether a pass over the rows costs little beside what is done between passes, as on a card."""
+        return "rows on a CPU" in self.lacks and "rows that stay" not in self.lacks
 
     def run(self, work: Pass[Result]) -> Result:
         """Carry out a pass: change the per-row state as it declares, and return its result."""
@@ -138,8 +143,3 @@ def answer(shard: Shard, model: Any, want: str) -> NDArray[Any]:
     """What a fitted model says of every row, as one array."""
     pieces = shard.run(Answer(model, want))
     return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
-
-
-def lies_on_a_card(shard: Shard) -> bool:
-    """Whether rows are on a card to stay, where a pass over them costs little beside what is done between passes."""
-    return "rows on a CPU" in shard.lacks and "rows that stay" not in shard.lacks

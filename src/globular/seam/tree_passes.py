@@ -57,10 +57,6 @@ class ExpectCells(Pass[SoftStatistics]):
     def effect(self) -> Effect:
         return NO_EFFECT if self.among is ALL else Effect({"cell members"}, reads={"tree", "frontier"})
 
-    @property
-    def variant(self) -> type:
-        return type(self.among)
-
 
 @dataclass(frozen=True, eq=False)
 class Gains(Pass[ChunkGains]):
@@ -73,10 +69,6 @@ class Gains(Pass[ChunkGains]):
     mixture: GaussianParameters
     n: int
     truncated: bool = False
-
-    @property
-    def variant(self) -> type:
-        return Neighbors if self.truncated else All
 
     def continues(self, earlier: Gains) -> bool:
         """Whether gains that an earlier pass has left still hold."""
@@ -92,10 +84,6 @@ class Gap(Pass[BoundGap]):
 
     mixture: GaussianParameters
     truncated: bool = False
-
-    @property
-    def variant(self) -> type:
-        return Neighbors if self.truncated else All
 
 
 class Opening(Pass[int]):

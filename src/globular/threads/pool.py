@@ -180,7 +180,7 @@ def run_all(
 def on_all_threads(work: Callable[[], object], n_threads: int, *, calls_blas: bool = True) -> None:
     """Call a function on so many of our threads at once, the calling one included: what is left to do is in its queue.
 
-    For kernels that share a `kernels.queue` and return when it is empty: a thread that has not begun when the calling
+    For kernels that share a queue and return when it is empty: a thread that has not begun when the calling
     one is done is not waited for, and does not call it.
     """
     share_out = partial(_share_out, work, n_threads)
@@ -204,9 +204,7 @@ def _share_out(work: Callable[[], object], n_threads: int, give_up: Callable[[],
         _abandon(helpers)
 
 
-def map_all(
-    function: Callable[[Item], Result], items: Iterable[Item], n_threads: int, *, seconds: float = inf
-) -> list[Result]:
+def map_all(function: Callable[[Item], Result], items: Iterable[Item], n_threads: int) -> list[Result]:
     """`run_all` for functions with results, which are all kept and come in the order of the items."""
     numbered = list(enumerate(items))
     results: dict[int, Result] = {}
@@ -214,7 +212,7 @@ def map_all(
     def keep(item: tuple[int, Item]) -> None:
         results[item[0]] = function(item[1])
 
-    run_all(keep, numbered, n_threads, seconds=seconds)
+    run_all(keep, numbered, n_threads)
     return [results[number] for number, _ in numbered]
 
 

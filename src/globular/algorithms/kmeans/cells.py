@@ -36,9 +36,7 @@ def draw_cells(shard: Shard, centers: F64, rng: np.random.Generator) -> CenterCe
     if C >= CELLS_OF_CELLS_FROM:
         return _draw_cells_of_cells(shard, centers, rng)
     n_cells = max(1, round(np.sqrt(C)))
-    local = shard.local(centers)
-    first = centers[np.sort(rng.choice(C, n_cells, replace=False))]
-    cells = group_centers(shard, centers, first) if local.why_not(RoughCells) else local.run(RoughCells(first, 3))
+    cells = group_centers(shard, centers, centers[np.sort(rng.choice(C, n_cells, replace=False))])
     most = LARGEST_CELL * C // n_cells
     if np.diff(cells.starts).max() <= most:
         return cells
@@ -48,6 +46,9 @@ def draw_cells(shard: Shard, centers: F64, rng: np.random.Generator) -> CenterCe
 
 def group_centers(shard: Shard, centers: F64, first: F64) -> CenterCells:
     """Cells after some steps from these middles; float32, about the mean and in units of the range, is exact enough."""
+    whole = shard.local(centers)
+    if not whole.why_not(RoughCells):
+        return whole.run(RoughCells(first, 3))
     mean = centers.mean(axis=0)
     about = centers - mean
     unit = float(np.abs(about).max()) or 1.0

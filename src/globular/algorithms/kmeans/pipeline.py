@@ -44,7 +44,7 @@ from globular.model.few_rows import are_few
 from globular.model.history import PART
 from globular.model.statistics import F64
 from globular.model.subspace import LEADING
-from globular.seam.shard import Shard, lies_on_a_card
+from globular.seam.shard import Shard
 
 logger = logging.getLogger("globular")
 
@@ -162,8 +162,8 @@ def kmeans(
         largest_share = LARGEST_SHARE[options.chosen]
         inside = enter_subspace(shard, options.n_clusters, rng, largest_share, unit_centers=options.unit_centers)
     stepping = options.stepping
-    if options.chosen == "probing" and options.n_clusters < CELLS_OF_CELLS_FROM and lies_on_a_card(shard):
-        stepping = replace(_on_a_card(stepping), settles=options.quality != "best")
+    if options.chosen == "probing" and options.n_clusters < CELLS_OF_CELLS_FROM and shard.passes_are_cheap:
+        stepping = replace(_for_cheap_passes(stepping), settles=options.quality != "best")
     if options.chosen == "exact":
         stepping = replace(stepping, total=shard.total_weight * float(shard.column_moments()[1].sum()))
     stages = _search_and_step if options.chosen == "exact" else _seed_and_step
@@ -175,10 +175,10 @@ def kmeans(
     yield from leave_subspace(shard, inside, steps, stepping, rng)
 
 
-def _on_a_card(options: ProbingOptions) -> ProbingOptions:
+def _for_cheap_passes(options: ProbingOptions) -> ProbingOptions:
     """Twice the cells and a fifth of the gain: products cost next to nothing beside what is done once a pass.
 
-    Swaps cost three times what an iteration does there, so but for the best quality the first iterations come before.
+    Swaps cost three times what an iteration does then, so but for the best quality the first iterations come before.
     """
     n_probes, least = 2 * options.n_probes, 0.2 * options.min_gain
     return replace(options, n_probes=n_probes, swap_probes=n_probes, min_gain=least, swap_gain=options.min_gain)

@@ -35,7 +35,7 @@ from globular.algorithms.steps import Step, numbered_from
 from globular.model.history import SWAPS
 from globular.model.statistics import F64
 from globular.seam.passes import Halve, Spare, SumByLabel
-from globular.seam.shard import Shard, lies_on_a_card
+from globular.seam.shard import Shard
 
 Swap: TypeAlias = tuple[int, int]
 """A cluster that gets a second centre, and the spare centre that it gets."""
@@ -137,7 +137,7 @@ def swap_and_search(
 ) -> Iterator[Step[F64]]:
     """`search_by_trials` where there is no part of the rows; of hundreds of clusters, after swaps of many at once."""
     n_before = 0
-    if len(centers) >= SWAPPED_FROM and not lies_on_a_card(shard):
+    if len(centers) >= SWAPPED_FROM and not shard.passes_are_cheap:
         swapping = replace(options, swap_probes=0, min_gain=max(options.min_gain, 3e-3))
         best: Step[F64] | None = None
         for step in swap_and_step(shard, centers, swapping, rng):

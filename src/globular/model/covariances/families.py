@@ -7,9 +7,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from globular.kernels.cholesky import invert_factors
 from globular.model.covariances.family import CentralMoments, CovarianceFamily, CovarianceLimits
 from globular.model.covariances.scatter import COLUMNS, NORM, OUTER, ScatterKind
+from globular.model.posteriors import invert_factors
 from globular.model.statistics import F64
 from globular.threads import single_threaded_blas
 

@@ -10,11 +10,10 @@ plain product with the packed xxᵀ. Passes ask the kind for all of that, and ne
 from __future__ import annotations
 
 from functools import cache
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 import numpy as np
 
-from globular.kernels.chunks import column_coefficients, column_moments_about, moments_about, packed_coefficients
 from globular.model.statistics import F64, I64
 
 WIDE = 40
@@ -22,17 +21,6 @@ WIDE = 40
 packed moments of a block would not fit the cache."""
 CANCELLATION_LIMIT = 1e6
 """Largest size of the terms of an expanded square: it loses as many digits, here 6 of 16."""
-
-
-class LinearForm(NamedTuple):
-    """Log-densities as linear functions of the features."""
-
-    precisions: F64
-    """The dual of the precisions, (C, S); (C, 0) where all components are evaluated by differences."""
-    coefficients: F64
-    """θ, (C, D + S + 1)."""
-    sizes: F64
-    """Of the terms of the expanded square, for rows as far out as the mean or a typical row, (C,)."""
 
 
 class ScatterKind:
@@ -140,23 +128,6 @@ class ScatterKind:
         """Whether products with differences cost less than features do."""
         return False
 
-    def linear(self, factors: F64, means: F64, constants: F64, typical: F64) -> LinearForm:
-        """Gaussians with these factors of the precisions, and means and typical rows about the offset.
-
-        Where differences cost less they stand in for all components (of infinite size).
-        """
-        C, D = means.shape
-        S = self.width(D)
-        form = LinearForm(np.empty((C, S)), np.empty((C, D + S + 1)), np.empty(C))
-        column_coefficients(self.stacked(factors, D), means, constants, typical, *form)
-        return form
-
-    def central(self, raw: F64, means: F64) -> tuple[F64, F64]:
-        """First and second moments about the means, from sums of the features."""
-        sums, scatter = np.empty(means.shape), np.empty(self.shape(*means.shape))
-        column_moments_about(raw, means, sums, scatter)
-        return sums, scatter
-
     def principal_steps(self, covariances: F64, metric: F64) -> tuple[F64, F64]:
         """One standard deviation along each principal component, (C, D), and its variance in units of the metric, (C,).
 
@@ -259,21 +230,6 @@ class _Outer(ScatterKind):
 
     def by_differences(self, D: int) -> bool:
         return D >= WIDE
-
-    def linear(self, factors: F64, means: F64, constants: F64, typical: F64) -> LinearForm:
-        C, D = means.shape
-        if self.by_differences(D):
-            return LinearForm(np.empty((C, 0)), np.zeros((C, D + 1)), np.full(C, np.inf))
-        S = self.width(D)
-        form = LinearForm(np.empty((C, S)), np.empty((C, D + S + 1)), np.empty(C))
-        packed_coefficients(self.stacked(factors, D), means, constants, typical, *form, np.empty(D))
-        return form
-
-    def central(self, raw: F64, means: F64) -> tuple[F64, F64]:
-        C, D = means.shape
-        sums, scatter = np.empty((C, D)), np.empty((C, D, D))
-        moments_about(raw, means, sums, scatter)
-        return sums, scatter
 
     def principal_steps(self, covariances: F64, metric: F64) -> tuple[F64, F64]:
         lower = np.linalg.cholesky(metric)

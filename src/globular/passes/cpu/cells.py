@@ -17,20 +17,19 @@ from numpy.typing import NDArray
 
 from globular.jit import Queue, Scratch, inline, kernel, new_queue, share_kernel, take_number
 from globular.jit.blas import multiply_rows
-from globular.jit.views import as_matrix
-from globular.kernels.probe import HEAT, closest_cells, merge_closest
-from globular.kernels.rows import squared_distance
+from globular.jit.memory import as_matrix, order_key
+from globular.model.centers import NUMBERS_AT_ONCE
 from globular.model.groups import group_by
 from globular.model.statistics import F64, Floats
-from globular.passes.cpu.engine.decide import TILE, lower_block
+from globular.passes.cpu.engine.decide import TILE, insert, lower_block
+from globular.passes.cpu.engine.rows import squared_distance
 from globular.passes.cpu.engine.score import Centers, Visit, Workspace, score_block
 from globular.passes.cpu.grouped import ROWS_PER_TASK
-from globular.passes.cpu.products import THIN, prepared
-from globular.passes.cpu.rows import CSRRows, KernelRows, gather_rows, in_place, on_rows, picked_in_place
+from globular.passes.cpu.rows import CSRRows, KernelRows, in_place, on_rows, on_tasks, picked_in_place
 from globular.passes.cpu.shard import CpuShard
-from globular.passes.host import CACHED_NUMBERS, NO_NUMBERS
+from globular.passes.host import CACHED_NUMBERS, NO_NUMBERS, NONE
 from globular.seam.passes import Labels
-from globular.threads import run_all, worth_waking
+from globular.threads import SECONDS_PER_NUMBER, worth_waking
 
 Tasks = NDArray[np.int64]
 """(T, 3): a cell, and some of its rows, order[begin:end] of rows grouped by cell."""
@@ -42,6 +41,60 @@ CENTERS_AT_ONCE = 256
 """Most centres that a block of rows is compared with at once, whole tiles; larger = larger products, and fewer rows."""
 SECONDS_PER_ROW = 1e-7
 """Of a row and the centres of a cell, about: in 2 columns it is 0.08 µs, in 32 it is 0.3."""
+THIN = 8
+"""Columns up to which rows are multiplied by our own kernel: BLAS would mostly pack and unpack."""
+AS_THEY_ARE = np.empty(0, dtype=np.intp)
+"""An order of centres."""
+
+
+@kernel
+def prepare_centers(
+    queue: Queue,  # IN/OUT blocks of members
+    size: int,  # IN  members of a block
+    centers: Any,  # IN  (C, D) float64
+    members: Any,  # IN  (C,) the centres in the order that is wanted, or empty: as they are
+    offset: Any,  # IN  (D,) or empty
+    factor: float,  # IN
+    norms: Any,  # OUT (C,) ‖m‖²
+    score_norms: Any,  # OUT (C,) ‖m − offset‖² in that order
+    factors: Any,  # OUT (C, D) factor · (m − offset) in that order
+) -> None:
+    """What products of rows and centres take. O(C · D)."""
+    C, D = centers.shape
+    begin = size * take_number(queue)
+    while begin < C:
+        for k in range(begin, min(begin + size, C)):
+            c = members[k] if members.shape[0] else k
+            norm, score_norm = 0.0, 0.0
+            for j in range(D):
+                norm += centers[c, j] * centers[c, j]
+            if offset.shape[0]:
+                for j in range(D):
+                    shifted = centers[c, j] - offset[j]
+                    score_norm += shifted * shifted
+                    factors[k, j] = factor * shifted
+            else:
+                score_norm = norm
+                for j in range(D):
+                    factors[k, j] = factor * centers[c, j]
+            norms[c], score_norms[k] = norm, score_norm
+        begin = size * take_number(queue)
+
+
+def prepared(
+    centers: F64, factor: float, dtype: np.dtype, n_threads: int, members: NDArray[np.intp] = AS_THEY_ARE,
+    offset: F64 = NONE,
+) -> tuple[F64, Floats, Floats]:  # fmt: skip
+    """‖m‖² of the centres; ‖m − offset‖² and factor · (m − offset) in the order of `members`, in another precision."""
+    norms, score_norms, factors = np.empty(len(centers)), np.empty(len(centers), dtype), np.empty(centers.shape, dtype)
+    (C, D), queue = centers.shape, new_queue()
+    size = 1 + NUMBERS_AT_ONCE // max(1, D)
+    threads = worth_waking(min(n_threads, -(-C // size)), SECONDS_PER_NUMBER * C * D)
+    share_kernel(
+        lambda: prepare_centers(queue, size, centers, members, offset, factor, norms, score_norms, factors), queue,
+        threads, calls_blas=False,
+    )  # fmt: skip
+    return norms, score_norms, factors
 
 
 class Known(IntEnum):
@@ -50,6 +103,74 @@ class Known(IntEnum):
     NOTHING = 0  # they get the closest centre of the cell
     LABELS = 1  # the distances to the centres of these are still to be measured
     DISTANCES = 2
+
+
+HEAT = 16  # cells per heat of the tournament that finds the closest ones
+
+
+@kernel
+def closest_cells(
+    scores: Any,  # IN  (n, cells) −2 x·(m − offset)
+    score_norms: Any,  # IN  (cells,) ‖m − offset‖²
+    scales: Any,  # IN  (n,) or empty
+    cells: Any,  # OUT (n, p) the p cells of lowest score, lowest first
+    keys: Any,  # scratch (cells rounded up to a multiple of HEAT,) integers as wide as a score
+    winners: Any,  # scratch (cells / HEAT, rounded up) of the same type
+) -> None:
+    """The p closest cells of every row, up to rounding, by a tournament of order keys. O(n · (cells + p · HEAT))."""
+    n, n_cells = scores.shape
+    n_heats = winners.shape[0]
+    last = np.iinfo(keys.dtype).max
+    for g in range(n_cells, keys.shape[0]):
+        keys[g] = last
+    for i in range(n):
+        stretch = score_norms.dtype.type(scales[i] if scales.shape[0] else 1.0)
+        for g in range(n_cells):
+            keys[g] = order_key(score_norms[g] + stretch * scores[i, g])
+        for h in range(n_heats):
+            winners[h] = lowest_of_heat(keys, h)
+        for a in range(cells.shape[1]):
+            heat = 0
+            for h in range(1, n_heats):
+                heat = h if winners[h] < winners[heat] else heat
+            for g in range(heat * HEAT, (heat + 1) * HEAT):
+                if keys[g] == winners[heat]:
+                    cells[i, a] = g
+                    keys[g] = last
+                    break
+            winners[heat] = lowest_of_heat(keys, heat)
+
+
+@inline
+def lowest_of_heat(keys: Any, heat: int) -> int:
+    """The lowest key of a heat. It vectorises."""
+    lowest = keys[heat * HEAT]
+    for g in range(HEAT):
+        key = keys[heat * HEAT + g]
+        lowest = key if key < lowest else lowest
+    return lowest
+
+
+@kernel
+def merge_closest(
+    scores: Any,  # IN  (n, members) −2 x·(m − offset)
+    score_norms: Any,  # IN  (members,) ‖m − offset‖²
+    scales: Any,  # IN  (N,) or empty
+    chosen: Any,  # IN  (n,) the rows' numbers in the shard
+    members: Any,  # IN  (members,) numbers of the cells
+    costs: Any,  # IN/OUT (N, p) the p lowest scores so far, ascending
+    cells: Any,  # IN/OUT (N, p) whose they are
+) -> None:
+    """Keep the p closest cells of every row among those known and these. O(n · members), a little more for finds."""
+    n, n_members = scores.shape
+    for k in range(n):
+        i, p = chosen[k], cells.shape[1]
+        row_costs, row_cells = costs[i], cells[i]
+        stretch = score_norms.dtype.type(scales[i] if scales.shape[0] else 1.0)
+        for g in range(n_members):
+            cost = score_norms[g] + stretch * scores[k, g]
+            if cost < row_costs[p - 1]:
+                insert(cost, members[g], row_costs, row_cells, p)
 
 
 @inline
@@ -171,20 +292,13 @@ def for_cells(
 ) -> NDArray[np.int64]:
     """Rows grouped by cell, all tasks done on our threads: `work` gets a queue of them. Returns the sizes of cells."""
     starts, order = group_by(cell_of, n_cells, shard.n_threads)
-    rows, indexed = shard.rows, in_place(shard.rows, order, shard.n_threads)
-    tasks = cell_tasks(starts, BLOCK_ROWS[1] if indexed else ROWS_PER_TASK)
-    if indexed:
-        queue, visit = new_queue(), Visit(tasks, indexed[0], order, indexed[1], shard.scales, shard.origin)
-        share_kernel(lambda: work(queue, visit), queue, threads_for_cells(shard))
-    else:
+    lying = in_place(shard.rows, order, shard.n_threads)
+    tasks = cell_tasks(starts, BLOCK_ROWS[1] if lying else ROWS_PER_TASK)
 
-        def gathered(t: int) -> None:
-            cell, begin, end = tasks[t]
-            task, chosen = np.array([[cell, 0, end - begin]]), order[begin:end]
-            places = np.arange(len(chosen), dtype=order.dtype)
-            work(new_queue(), Visit(task, gather_rows(rows, chosen), chosen, places, shard.scales, shard.origin))
+    def visit(queue: NDArray[np.int64], some: slice, rows: KernelRows, places: NDArray[np.integer]) -> None:
+        work(queue, Visit(tasks[some], rows, order, places, shard.scales, shard.origin))
 
-        run_all(gathered, range(len(tasks)), shard.n_threads)
+    on_tasks(shard.rows, order, tasks[:, 1], threads_for_cells(shard), visit, lying=lying, calls_blas=True)
     return np.diff(starts)
 
 
@@ -192,16 +306,24 @@ class CellProduct:
     """Centres in the order of their cells, prepared for products with rows.
 
     `members` are the centres in that order; cell g is members[starts[g]:starts[g + 1]]. Labels begin with `base`.
+    `at_once`: factors lie column by column, which suits products with all centres at once.
     """
 
     def __init__(
-        self, shard: CpuShard, centers: F64, members: NDArray[np.intp], starts: NDArray[np.intp], base: int = 0
+        self,
+        shard: CpuShard,
+        centers: F64,
+        members: NDArray[np.intp],
+        starts: NDArray[np.intp],
+        base: int = 0,
+        at_once: bool = False,
     ) -> None:
         self._shard, self._dtype = shard, shard.rows.dtype
         centers = np.ascontiguousarray(centers, dtype=np.float64)
         starts = np.asarray(starts, dtype=np.int64)
         info = np.finfo(self._dtype)
-        across = isinstance(shard.rows, CSRRows) or 0 < shard.n_columns <= THIN
+        few = isinstance(shard.rows, CSRRows) or 0 < shard.n_columns <= THIN
+        across = 1 if few else 2 if at_once else 0
         norms, score_norms, factors = prepared(centers, -2.0, self._dtype, shard.n_threads, members, shard.origin)
         factors = cast(Floats, np.ascontiguousarray(factors.T) if across else factors)
         self.centers = Centers(
@@ -276,7 +398,11 @@ class CellProduct:
     def workspace(self, width: int, n_keys: int = 0, n_winners: int = 0) -> Workspace:
         """Memory of one thread: a block of rows, and their scores with `width` centres."""
         (least, most), dtype = BLOCK_ROWS, self._dtype
-        keys, winners = (np.empty(n, dtype=f"i{dtype.itemsize}") for n in (n_keys, n_winners))
         seen = np.empty((most, self._shard.n_columns), dtype=dtype)
-        scores = np.empty(max(CACHED_NUMBERS, least * width), dtype=dtype)
-        return Workspace(seen, scores, np.empty(most), np.empty(most, dtype=np.int64), keys, winners)
+        return new_workspace(seen, np.empty(max(CACHED_NUMBERS, least * width), dtype=dtype), n_keys, n_winners)
+
+
+def new_workspace(seen: Floats, scores: Floats, n_keys: int = 0, n_winners: int = 0) -> Workspace:
+    """Memory of one thread for as many rows as `seen` has."""
+    keys, winners = (np.empty(n, dtype=f"i{scores.itemsize}") for n in (n_keys, n_winners))
+    return Workspace(seen, scores, np.empty(len(seen)), np.empty(len(seen), dtype=np.int64), keys, winners)

@@ -1,8 +1,9 @@
 """Rows of a batch against all centres: scores −2 x·m by products, labels from them, and bounds.
 
 All centres at once, in blocks of rows that suit the cache. Products with dense rows come from BLAS in the rows'
-precision, those with sparse rows run along centres that are kept column by column (`kernels.columns`), in float64. No
-exact distance is computed where one score is clearly the lowest.
+precision, those with sparse rows run along centres that are kept column by column (`model.columns`), in float64: a
+nonzero of a row meets all centres in one streak of memory. Where a row is so close to centres that rounding might
+decide, differences over all columns do. No exact distance is computed where one score is clearly the lowest.
 
 Bounds are float32 and kept relative to the drift of centres (`assign.batch`), rounded to the safe side by far more than
 float64 rounds. So they rule out a centre only if its computed distance is the larger one too, and labels come out the
@@ -19,12 +20,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from globular.jit import Queue, Scratch, inline, kernel, new_queue, share_kernel, take_number, twin
-from globular.kernels.columns import closest_by_scores, column_scores
-from globular.kernels.nearest import scores_may_overflow
-from globular.kernels.scores import decide, rounding, score_rows
+from globular.jit.memory import order_key
+from globular.jit.vectors import LINE, add_1_line, add_2_lines, add_4_lines, add_8_lines
 from globular.model.columns import ColumnMeans
 from globular.model.nested import Bounds
-from globular.model.statistics import F64, I64, Floats
+from globular.model.statistics import F64, I64
+from globular.passes.cpu.cells import CellProduct, new_workspace
+from globular.passes.cpu.engine.decide import TILE, lower_block, scores_may_overflow
+from globular.passes.cpu.engine.rows import CANCELLED, distance_by_columns, row_length
+from globular.passes.cpu.engine.score import Centers, score_block
 from globular.passes.cpu.rows import CSRRows, KernelRows, can_be_indexed, gather_rows
 from globular.passes.cpu.shard import CpuShard
 from globular.passes.host import GATHERED_AT_ONCE, NO_NUMBERS, ROWS_PER_PRODUCT
@@ -107,28 +111,21 @@ class RowProducts(NamedTuple):
 
 
 class ScoreCenters(NamedTuple):
-    """Centres ready to be scored. For CSR rows there is no offset, and the four arrays of dense rows are empty."""
+    """Centres ready to be scored, all in one cell."""
 
-    columns: Any  # (D, C) −2 (m − offset)ᵀ in the rows' dtype; for CSR rows (D, ≥ C) the centres column by column
-    score_norms: Any  # (C,) ‖m − offset‖²
+    centers: Any  # `engine.score.Centers`; for CSR rows its factors are (D, ≥ C): the centres column by column
+    factors: Any  # (C,) of those columns; for dense rows empty
     offset: Any  # (D,) or empty
-    centers: Any  # (C, D) float64
-    norms: Any  # (C,) ‖m‖²
-    factors: Any  # (C,) of the columns, for CSR rows
-    longest: float  # the largest ‖m − offset‖
+    longest: float  # no less than the largest ‖m − offset‖
     slack: float  # error of the norms
-    unit: float  # unit round-off of the scores
-    tiny: float  # their smallest normal number
 
 
 class ScoreBlock(NamedTuple):
     """Scratch of a thread for B rows."""
 
-    rows: Any  # (B, D) dense rows of a product
-    scores: Any  # (B, ≥ C) −2 x·(m − offset)
+    workspace: Any  # `engine.score.Workspace`; its scores as a table (B, ≥ C)
+    order: Any  # (B,) 0, 1, …
     numbers: Any  # (B,) int64, in the shard
-    at: Any  # (B,) int64, where each row lies
-    lengths: Any  # (B,) ‖x − offset‖
     scales: Any  # (B,)
     best: Any  # (B,) no less than the squared distance to the closest centre
     found: Any  # (B,) int32, that centre
@@ -156,26 +153,96 @@ def place_of(k: int, row: int, places: Any) -> int:
     return places[k] if places.shape[0] else row
 
 
+@inline
+def rounding(rows: Any, i: int, reach: float, scale: float, n_columns: int, unit: float, tiny: float) -> float:
+    """Rounding error of a score and of an exact distance that it stands for; reach is ‖x‖ + ‖m‖ or more."""
+    n_terms = rows[0].shape[1] if len(rows) == 1 else rows[-1][i + 1] - rows[-1][i]
+    share = (4.0 * n_terms + 16.0) * unit + (n_columns + 8.0) * 2.0**-52
+    return share * reach * reach + (4.0 * n_terms + 16.0) * tiny * (1.0 + scale)
+
+
+@kernel
+def column_scores(
+    rows: Any,  # IN  (data, indices, indptr)
+    at: Any,  # IN  (n,) which rows
+    places: Any,  # IN  (D, width), whole lines
+    factors: Any,  # IN  (C,)
+    scores: Any,  # OUT (n, width) −2 x · factor · place
+    lengths: Any,  # OUT (n,) ‖x‖
+) -> None:
+    """Products of sparse rows with all centres. O(nnz · width)."""
+    n, width = scores.shape
+    data, indices = rows[0], rows[1]
+    for i in range(n):
+        begin, end = rows[2][at[i]], rows[2][at[i] + 1]
+        c = 0
+        while c + 8 * LINE <= width:
+            add_8_lines(data, indices, begin, end, places, c, scores, i)
+            c += 8 * LINE
+        if c + 4 * LINE <= width:
+            add_4_lines(data, indices, begin, end, places, c, scores, i)
+            c += 4 * LINE
+        if c + 2 * LINE <= width:
+            add_2_lines(data, indices, begin, end, places, c, scores, i)
+            c += 2 * LINE
+        if c + LINE <= width:
+            add_1_line(data, indices, begin, end, places, c, scores, i)
+        for c in range(factors.shape[0]):
+            scores[i, c] *= -2.0 * factors[c]
+        lengths[i] = row_length(rows, at[i])
+
+
+@kernel
+def closest_by_scores(
+    rows: Any,  # IN
+    at: Any,  # IN  (n,) where each row lies in `rows`
+    scales: Any,  # IN  (n,) or empty
+    centers: Any,  # IN
+    work: Any,  # IN  scores −2 x·m, lengths ‖x‖
+    best: Any,  # OUT (n,) no less than the squared distance to the closest centre
+    labels: Any,  # OUT (n,) the closest centre, the lowest index on ties
+) -> None:
+    """Labels from scores. O(n · C), and O(D) for every centre in question where a row is close to its centre."""
+    norms, factors, slack = centers.centers.score_norms, centers.factors, centers.slack
+    places, scores, C = centers.centers.factors, work.scores, norms.shape[0]
+    for i in range(at.shape[0]):
+        scale = scales[i] if scales.shape[0] else 1.0
+        length = scale * work.lengths[i]
+        lowest = order_key(norms[0] + scale * scores[i, 0])
+        for c in range(1, C):
+            key = order_key(norms[c] + scale * scores[i, c])
+            lowest = key if key < lowest else lowest
+        label = C
+        for c in range(C):
+            here = order_key(norms[c] + scale * scores[i, c]) == lowest
+            label = min(label, c if here else C)
+        squared = max(length * length + (norms[label] + scale * scores[i, label]), 0.0)
+        error = slack + rounding(rows, at[i], length + np.sqrt(norms[label]), scale, 0, 2.0**-53, 2.0**-1022)
+        if squared < CANCELLED * norms[label]:
+            limit, squared, error = squared + 4.0 * error, np.inf, 0.0
+            for c in range(C):
+                if length * length + (norms[c] + scale * scores[i, c]) <= limit:
+                    distance = distance_by_columns(rows, at[i], scale, places.T, c, factors[c])
+                    if distance < squared:
+                        label, squared = c, distance
+        labels[i], best[i] = label, squared + error
+
+
 @twin
-def score_block(rows: Any, at: Any, scales: Any, centers: Any, block: Any) -> None:
-    """Scores and labels of the rows `at`. O(m · C · D) or O(nnz · C)."""
-    m = at.shape[0]
-    lengths, scores = block.lengths[:m], block.scores[:m]
-    score_rows(rows[0], at, centers.offset, centers.columns, block.rows, scores, lengths)
-    decide(
-        rows, at, lengths, scales, scores, centers.score_norms, centers.centers, centers.norms, centers.unit,
-        centers.tiny, block.best, block.found,
-    )  # fmt: skip
+def label_block(rows: Any, m: int, scales: Any, centers: Any, block: Any) -> None:
+    """Scores and labels of the m rows of a block. O(m · C · D) or O(nnz · C)."""
+    work, at, some = block.workspace, block.workspace.at[:m], block.order[:m]
+    for k in range(m):
+        block.found[k] = -1
+    score_block(rows, at, centers.offset, centers.centers, 0, work, work.scores[:m])
+    lower_block(rows, at, some, scales, centers.centers, 0, work.scores[:m], work, block.best, block.found)
 
 
-@score_block.for_csr
-def _score_block(rows: Any, at: Any, scales: Any, centers: Any, block: Any) -> None:
-    lengths = block.lengths[: at.shape[0]]
-    column_scores(rows, at, centers.columns, centers.factors, block.scores[: at.shape[0]], lengths)
-    closest_by_scores(
-        rows, at, lengths, scales, block.scores, centers.score_norms, centers.slack, centers.columns, centers.factors,
-        block.best, block.found,
-    )  # fmt: skip
+@label_block.for_csr
+def _label_block(rows: Any, m: int, scales: Any, centers: Any, block: Any) -> None:
+    work, at = block.workspace, block.workspace.at[:m]
+    column_scores(rows, at, centers.centers.factors, centers.factors, work.scores[:m], work.lengths)
+    closest_by_scores(rows, at, scales, centers, work, block.best, block.found)
 
 
 @kernel
@@ -188,23 +255,25 @@ def label_by_scores(
     block: Scratch,  # scratch
 ) -> None:
     """Rows against all centres: labels, and bounds if there are any. O(n · C · D) or O(nnz · C)."""
-    n, B = some.positions.shape[0], block.scores.shape[0]
+    n, B, scores = some.positions.shape[0], block.order.shape[0], block.workspace.scores
+    for k in range(B):  # each thread has scratch memory of its own, of any content
+        block.order[k] = k
     begin = B * take_number(queue)
     while begin < n:
         m = min(B, n - begin)
-        numbers, at, scales = block.numbers[:m], block.at[:m], block.scales[: m if some.scales.shape[0] else 0]
+        numbers, at, scales = block.numbers, block.workspace.at, block.scales[: m if some.scales.shape[0] else 0]
         for k in range(m):
             numbers[k] = some.batch[some.positions[begin + k]]
             at[k] = place_of(begin + k, numbers[k], some.places)
             if some.scales.shape[0]:
                 scales[k] = some.scales[numbers[k]]
-        score_block(some.rows, at, scales, centers, block)
+        label_block(some.rows, m, scales, centers, block)
         for k in range(m):
             i = some.positions[begin + k]
             if kept.own.shape[0]:
-                kept.own[i] = -0.5 * block.scores[k, block.found[k]]
-                kept.former[i] = -0.5 * block.scores[k, max(some.labels[i], 0)]
-                kept.lengths[i] = block.lengths[k]
+                kept.own[i] = -0.5 * scores[k, block.found[k]]
+                kept.former[i] = -0.5 * scores[k, max(some.labels[i], 0)]
+                kept.lengths[i] = block.workspace.lengths[k]
             some.labels[i] = block.found[k]
         if bounds.group_drift.shape[0]:
             bound_by_scores(some.rows, m, scales, centers, block, bounds)
@@ -217,22 +286,23 @@ def bound_by_scores(
     m: int,  # IN  rows of the block
     scales: Any,  # IN  (m,) or empty
     centers: Any,  # IN
-    block: Any,  # IN  what `score_block` has found
+    block: Any,  # IN  what `label_block` has found
     bounds: Any,  # OUT upper and lower ones
 ) -> None:
     """Lines 22 and 26 of Alg. 5: bounds as tight as the scores allow. O(m · C)."""
-    n_groups, C, D = bounds.group_drift.shape[0], bounds.group_of.shape[0], centers.centers.shape[1]
-    least, scores, lower, unit, tiny = block.least, block.scores, bounds.lower, centers.unit, centers.tiny
+    n_groups, C, D = bounds.group_drift.shape[0], bounds.group_of.shape[0], centers.centers.centers.shape[1]
+    least, scores, lower, norms = block.least, block.workspace.scores, bounds.lower, centers.centers.score_norms
+    at, unit, tiny = block.workspace.at, centers.centers.unit, centers.centers.tiny
     for i in range(m):
         r, label = block.numbers[i], block.found[i]
         scale = scales[i] if scales.shape[0] else 1.0
-        length = scale * block.lengths[i]
-        error = centers.slack + rounding(rows, block.at[i], length + centers.longest, scale, D, unit, tiny)
+        length = scale * block.workspace.lengths[i]
+        error = centers.slack + rounding(rows, at[i], length + centers.longest, scale, D, unit, tiny)
         useless = scores_may_overflow(length + centers.longest, scale, tiny)
         shift = length * length - error
         if n_groups == C:  # Elkan's: every centre is its own group
             for c in range(C):
-                squared = centers.score_norms[c] + scale * scores[i, c] + shift
+                squared = norms[c] + scale * scores[i, c] + shift
                 lower[r, c] = stored_lower(0.0 if useless else np.sqrt(max(squared, 0.0)), bounds.group_drift[c])
             lower[r, label] = LARGEST
         else:
@@ -240,12 +310,12 @@ def bound_by_scores(
                 least[g] = np.inf
             for c in range(C):
                 if c != label:
-                    squared = centers.score_norms[c] + scale * scores[i, c] + shift
+                    squared = norms[c] + scale * scores[i, c] + shift
                     least[bounds.group_of[c]] = min(least[bounds.group_of[c]], squared)
             for g in range(n_groups):
                 lower[r, g] = stored_lower(0.0 if useless else np.sqrt(max(least[g], 0.0)), bounds.group_drift[g])
         reach = 2.0 * length + np.sqrt(block.best[i])
-        own = np.sqrt(block.best[i] + centers.slack + rounding(rows, block.at[i], reach, scale, D, unit, tiny))
+        own = np.sqrt(block.best[i] + centers.slack + rounding(rows, at[i], reach, scale, D, unit, tiny))
         bounds.upper[r] = stored_upper(own, bounds.drift[label])
 
 
@@ -288,17 +358,19 @@ class CenterScores:
 
     def label(self, batch: I64, positions: I64, labels: Labels, bounds: BoundState | None = None) -> None:
         """Write the closest centre of these rows of the batch to `labels`, and make their bounds."""
-        width, dtype = self.centers.columns.shape[1], self.centers.columns.dtype
-        D = len(self.centers.columns) if len(self.centers.centers) else 0
-        state, kept = bounds or _no_bounds(), self.kept or RowProducts.empty(0)
+        state, kept, factors = bounds or _no_bounds(), self.kept or RowProducts.empty(0), self.centers.centers.factors
+        C, D = self.centers.centers.centers.shape
+        width = C or factors.shape[1]
 
         def multiply(queue: NDArray[np.int64], some: BatchRows, _: slice) -> None:
             B = _rows_per_block(len(some.positions), width)
-            block = ScoreBlock._make((
-                np.empty((B, D), dtype), np.empty((B, width), dtype), np.empty(B, dtype=np.int64),
-                np.empty(B, dtype=np.int64), *np.empty((3, B)), np.empty(B, dtype=np.int32),
-                np.empty(len(state.group_drift)),
-            ))  # fmt: skip
+            product = new_workspace(
+                np.empty((B, D), factors.dtype), np.empty((B, width), factors.dtype), -(-width // TILE)
+            )
+            block = ScoreBlock(
+                product, np.empty(B, dtype=np.int64), np.empty(B, dtype=np.int64), np.empty(B), np.empty(B),
+                np.empty(B, dtype=np.int32), np.empty(len(state.group_drift)),
+            )  # fmt: skip
             label_by_scores(queue, some, self.centers, state, kept, block)
 
         on_positions(self.shard, batch, positions, labels, multiply)
@@ -320,25 +392,18 @@ def center_scores(shard: CpuShard, centers: F64 | ColumnMeans, n_rows: int) -> C
 
 
 def _dense(shard: CpuShard, centers: F64) -> ScoreCenters:
-    dtype = shard.rows.dtype
-    offset: F64 = np.empty(0) if shard.offset is None else shard.offset
+    C, offset = len(centers), shard.origin
     with np.errstate(over="ignore"):  # kernels see by themselves where scores overflow
-        norms: F64 = np.einsum("ij,ij->i", centers, centers)
-        shifted = centers - offset if len(offset) else centers
-        factors: Floats = np.ascontiguousarray((-2.0 * shifted.T), dtype=dtype)
-        score_norms: F64 = np.einsum("ij,ij->i", shifted, shifted) if len(offset) else norms
-        rounded: Floats = score_norms.astype(dtype)
-    unit, tiny = float(np.finfo(dtype).eps) / 2, float(np.finfo(dtype).tiny)
-    longest = float(np.sqrt(score_norms.max()))
-    return ScoreCenters(factors, rounded, offset, centers, norms, np.empty(0), longest, 0.0, unit, tiny)
+        product = CellProduct(shard, centers, np.arange(C), np.array([0, C]), at_once=True).centers
+    longest = np.sqrt(float(product.score_norms.max()) * (1.0 + 4.0 * product.unit))
+    return ScoreCenters(product, np.empty(0), offset, longest, 0.0)
 
 
 def _by_columns(means: ColumnMeans) -> ScoreCenters:
-    norms, none = means.norms, np.empty(0)
+    norms, none, nobody = means.norms, np.empty(0), np.empty(0, dtype=np.int64)
     longest, slack = float(np.sqrt(norms.max())), means.norm_share * float(norms.max())
-    return ScoreCenters(
-        means.places, norms, none, np.empty((0, 0)), none, means.factors, longest, slack, 2.0**-53, 2.0**-1022
-    )
+    centers = Centers(nobody, nobody, means.places, norms, np.empty((0, 0)), none, 0, 1, 2.0**-53, 2.0**-1022)
+    return ScoreCenters(centers, means.factors, none, longest, slack)
 
 
 def _rows_per_block(n_rows: int, width: int) -> int:

@@ -15,14 +15,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from globular.jit import new_queue, share_kernel
-from globular.kernels import grouped as kernels
-from globular.kernels.state import settle_runs
+from globular.jit import Queue, inline, kernel, new_queue, share_kernel, take_number
 from globular.model.groups import group_by, order_by
 from globular.model.statistics import Floats
-from globular.passes.cpu.rows import CSRRows, KernelRows, load_rows, read_only
+from globular.passes.cpu.rows import CSRRows, KernelRows, read_only
 from globular.passes.cpu.shard import CpuShard
-from globular.passes.host import NONE, ROWS_AT_ONCE, RUN
+from globular.passes.host import ROWS_AT_ONCE
 from globular.passes.limits import SORT_UP_TO
 from globular.threads import SECONDS_PER_NUMBER, even_ranges, run_all, worth_waking
 
@@ -32,6 +30,104 @@ STALE = 4
 """Sorted rows are sorted again when one in 4 of them has changed its cluster since."""
 ROWS_PER_TASK = 4096
 """Least rows of a task: handing one out costs as much as a thousand rows."""
+
+
+@inline
+def count_up_to(ascending: Any, value: Any) -> int:
+    """How many of the ascending values are at most this one; numba's own search takes long to compile. O(log n)."""
+    low, high = 0, ascending.shape[0]
+    while low < high:
+        middle = (low + high) // 2
+        if ascending[middle] <= value:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+@kernel
+def join_groups(
+    queue: Queue,  # IN/OUT tasks
+    tasks: Any,  # IN  (T + 1,) task t has the groups tasks[t] … tasks[t + 1] − 1
+    starts: Any,  # IN  (C + 1,) where each group began
+    members: Any,  # IN  (m, N)
+    left: Any,  # IN  (movers,) places in `members` that were left, ascending
+    old: Any,  # IN  (movers,) the groups of those places
+    arrivals: Any,  # IN  (movers,) the same places, by the new group of who was there
+    new: Any,  # IN  (movers,) those groups, ascending
+    new_starts: Any,  # OUT (C + 1,)
+    new_members: Any,  # OUT (m, N)
+) -> None:
+    """Each group again: who stayed, then who arrived. O(rows)."""
+    t = take_number(queue)
+    while t < tasks.shape[0] - 1:
+        join_some(starts, members, left, old, arrivals, new, tasks[t], tasks[t + 1], new_starts, new_members)
+        t = take_number(queue)
+
+
+@inline
+def join_some(
+    starts: Any, members: Any, left: Any, old: Any, arrivals: Any, new: Any, first: int, last: int, new_starts: Any,
+    new_members: Any,
+) -> None:  # fmt: skip
+    """The groups first … last − 1; the last of all has the end of all written too. O(rows)."""
+    n_left, n_arrived = count_up_to(left, starts[first] - 1), count_up_to(new, first - 1)
+    n_movers = left.shape[0]
+    c = first
+    while c < last:
+        # groups that nobody left or joined move as one
+        changed = min(last, old[n_left]) if n_left < n_movers else last
+        changed = min(changed, new[n_arrived]) if n_arrived < n_movers else changed
+        shift = n_arrived - n_left
+        for g in range(c, changed):
+            new_starts[g] = starts[g] + shift
+        copy_members(members, starts[c], starts[changed], new_members, starts[c] + shift)
+        c = changed
+        if c == last:
+            break
+        new_starts[c] = starts[c] + shift
+        k, to = starts[c], starts[c] + shift
+        while n_left < n_movers and old[n_left] == c:
+            copy_members(members, k, left[n_left], new_members, to)
+            to += left[n_left] - k
+            k = left[n_left] + 1
+            n_left += 1
+        copy_members(members, k, starts[c + 1], new_members, to)
+        to += starts[c + 1] - k
+        while n_arrived < n_movers and new[n_arrived] == c:
+            for a in range(members.shape[0]):
+                new_members[a, to] = members[a, arrivals[n_arrived]]
+            to += 1
+            n_arrived += 1
+        c += 1
+    if last == starts.shape[0] - 1:
+        new_starts[last] = starts[last]
+
+
+@kernel
+def pack(
+    queue: Queue,  # IN/OUT stretches
+    begins: Any,  # IN  (T,) where each stretch lies
+    sizes: Any,  # IN  (T,) how long it is
+    to: Any,  # IN  (T,) where it goes
+    scattered: Any,  # IN  (m, ·)
+    out: Any,  # OUT (m, ·)
+) -> None:
+    """Copy stretches of an array. O(m · Σ sizes)."""
+    s = take_number(queue)
+    while s < begins.shape[0]:
+        for a in range(out.shape[0]):
+            for k in range(sizes[s]):
+                out[a, to[s] + k] = scattered[a, begins[s] + k]
+        s = take_number(queue)
+
+
+@inline
+def copy_members(members: Any, begin: int, end: int, new_members: Any, to: int) -> None:
+    """O(members)."""
+    for a in range(members.shape[0]):
+        for i in range(end - begin):
+            new_members[a, to + i] = members[a, begin + i]
 
 
 @dataclass(slots=True)
@@ -63,13 +159,9 @@ class Grouping:
         """Row numbers."""
         return self.members[0]
 
-    def load(self, shard: CpuShard, begin: int, end: int) -> tuple[KernelRows, NDArray[np.integer]]:
-        """Rows for a kernel that contain those of order[begin:end], and where they lie."""
-        places = self.members[-1, begin:end]
-        if self.copied is not None:
-            return (read_only(self.copied.array),), places
-        rows, gathered = load_rows(shard.rows, places)
-        return rows, np.arange(end - begin, dtype=places.dtype) if gathered else places
+    def lying(self) -> tuple[KernelRows, NDArray[np.integer]] | None:
+        """The sorted copy of the rows, and where they lie in it, if there is one."""
+        return None if self.copied is None else ((read_only(self.copied.array),), self.members[-1])
 
     def tasks(self, n_rows: int) -> NDArray[np.int64]:
         """Ranges of groups with about so many rows each: one ends where the next begins. Threads play no part."""
@@ -97,20 +189,10 @@ def group_rows(shard: CpuShard, n_clusters: int) -> Grouping:
     """
     held = shard.recall(Grouping)
     shard.forget(Grouping)
-    if held is None or len(held.starts) != n_clusters + 1 or not _equal(held.labels, shard.labels, shard.n_threads):
+    if held is None or len(held.starts) != n_clusters + 1 or not np.array_equal(held.labels, shard.labels):
         starts, order = group_by(shard.labels, n_clusters, shard.n_threads)
         held = Grouping(shard.labels.copy(), starts, order[None])
     return held
-
-
-def _equal(one: NDArray[np.int32], other: NDArray[np.int32], n_threads: int) -> bool:
-    n_runs, queue = -(-len(one) // RUN), new_queue()
-    nothing, changes = np.empty(n_runs), np.empty(n_runs, dtype=np.int64)
-    share_kernel(
-        lambda: settle_runs(queue, RUN, one, other, NONE, NONE, nothing, changes), queue,
-        worth_waking(n_threads, SECONDS_PER_NUMBER * len(one)), calls_blas=False,
-    )  # fmt: skip
-    return not changes.any()
 
 
 def move_rows(shard: CpuShard, held: Grouping, moved: NDArray[np.integer]) -> NDArray[np.integer]:
@@ -129,7 +211,7 @@ def move_rows(shard: CpuShard, held: Grouping, moved: NDArray[np.integer]) -> ND
     new_members = np.empty_like(members) if held.spare is None else held.spare
     queue, tasks = new_queue(), held.tasks(ROWS_PER_TASK)
     share_kernel(
-        lambda: kernels.join_groups(
+        lambda: join_groups(
             queue, tasks, starts, members, left, old, arrivals, new, new_starts, new_members
         ),
         queue, worth_waking(shard.n_threads, SECONDS_PER_NUMBER * 3 * members.size), calls_blas=False,
@@ -173,6 +255,6 @@ def packed(
     found = np.empty((len(scattered), int(sizes.sum())), dtype=scattered.dtype)
     threads = worth_waking(n_threads, SECONDS_PER_NUMBER * found.shape[1])
     share_kernel(
-        lambda: kernels.pack(queue, begins, sizes, to, scattered, found), queue, threads, calls_blas=False
+        lambda: pack(queue, begins, sizes, to, scattered, found), queue, threads, calls_blas=False
     )  # fmt: skip
     return found

@@ -10,9 +10,9 @@ from scipy import sparse
 
 from globular.jit import Queue, Scratch, kernel, take_number
 from globular.jit.blas import multiply
-from globular.kernels.rows import multiply_csr_row
 from globular.model.statistics import F64, Floats
 from globular.model.subspace import Subspace
+from globular.passes.cpu.engine.rows import multiply_csr_row
 from globular.passes.cpu.rows import CSRRows, KernelRows, on_rows
 from globular.passes.cpu.shard import CpuShard
 from globular.passes.host import ROWS_PER_PRODUCT, HostShard

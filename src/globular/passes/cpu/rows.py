@@ -15,16 +15,15 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from globular.data.blocks import working_dtype
-from globular.jit import new_queue, share_kernel
-from globular.kernels.grouped import look_up
-from globular.kernels.votes import copy_csr
+from globular.jit import Queue, kernel, new_queue, share_kernel, take_number
 from globular.model.statistics import F64, Floats
+from globular.passes.cpu.engine.rows import row_length
 from globular.passes.host import ROWS_AT_ONCE
-from globular.threads import SECONDS_PER_LOOK, even_ranges, run_all, worth_waking
+from globular.threads import SECONDS_PER_LOOK, even_ranges, on_all_threads, run_all, worth_waking
 
 Number = TypeVar("Number", bound=np.generic)
 KernelRows: TypeAlias = tuple[Any, ...]
-"""(array,) or (data, indices, indptr): see `kernels.rows`."""
+"""(array,) or (data, indices, indptr): see `engine.rows`."""
 
 
 def read_only(array: NDArray[Number]) -> NDArray[Number]:
@@ -107,6 +106,22 @@ class PickedRows(DenseRows):
         return False
 
 
+@kernel
+def copy_csr(
+    rows: Any,  # IN  (data, indices, indptr)
+    chosen: Any,  # IN  (m,) rows to copy
+    data: Any,  # OUT
+    indices: Any,  # OUT
+    indptr: Any,  # IN  (m + 1,) where each row goes
+) -> None:
+    """Those CSR rows one after the other. O(nnz)."""
+    for k in range(chosen.shape[0]):
+        source = rows[2][chosen[k]]
+        for j in range(indptr[k + 1] - indptr[k]):
+            data[indptr[k] + j] = rows[0][source + j]
+            indices[indptr[k] + j] = rows[1][source + j]
+
+
 class CSRRows:
     """A CSR matrix, its indices as int32 and its row pointers as int64 so that kernels have one signature a dtype.
 
@@ -159,26 +174,39 @@ class CSRRows:
         return out
 
 
+@kernel
+def look_up(
+    queue: Queue,  # IN/OUT stretches
+    length: int,  # IN  places of a stretch
+    values: Any,  # IN  (m,)
+    places: Any,  # IN  (n,)
+    out: Any,  # OUT (n,)
+) -> None:
+    """out = values[places]. O(n)."""
+    begin = length * take_number(queue)
+    while begin < places.shape[0]:
+        for i in range(begin, min(begin + length, places.shape[0])):
+            out[i] = values[places[i]]
+        begin = length * take_number(queue)
+
+
+@kernel
+def row_lengths(
+    rows: Any,  # IN
+    out: Any,  # OUT (n,) ‖x‖
+) -> None:
+    """Euclidean length of every row. O(n · D)."""
+    for i in range(out.shape[0]):
+        out[i] = row_length(rows, i)
+
+
 Rows: TypeAlias = DenseRows | CSRRows
 
 
 def gather_rows(rows: Rows, chosen: NDArray[np.integer]) -> KernelRows:
-    """Those rows as kernels take them, copied together."""
-    if not isinstance(rows, CSRRows):
-        return (rows.gather(chosen),)
-    begins, lengths = rows.indptr[chosen], rows.indptr[chosen.astype(np.intp) + 1] - rows.indptr[chosen]
-    indptr = np.concatenate([[0], np.cumsum(lengths)])
-    source = np.arange(indptr[-1]) + np.repeat(begins - indptr[:-1], lengths)
-    return rows.data[source], rows.indices[source], indptr
-
-
-def load_rows(rows: Rows, chosen: NDArray[np.integer]) -> tuple[KernelRows, bool]:
-    """Rows for a kernel: all of them where they can be used as they lie, else those chosen, gathered (True)."""
-    if isinstance(rows, CSRRows):
-        return (rows.data, rows.indices, rows.indptr), False
-    if rows.is_direct():
-        return (read_only(rows.array),), False
-    return gather_rows(rows, chosen), True
+    """Those dense rows as kernels take them, copied together."""
+    assert not isinstance(rows, CSRRows)  # kernels index them where they lie
+    return (rows.gather(chosen),)
 
 
 def can_be_indexed(rows: Rows) -> bool:
@@ -250,3 +278,42 @@ def on_spans(
         work(new_queue(), rows.kernel_rows(*spans[s]), slice(*spans[s]), slice(s, s + 1))
 
     run_all(converted, range(len(spans)), n_threads, calls_blas=calls_blas)
+
+
+def on_tasks(
+    rows: Rows,
+    numbers: NDArray[np.integer],
+    begins: NDArray[np.int64],
+    n_threads: int,
+    work: Callable[[NDArray[np.int64], slice, KernelRows, NDArray[np.integer]], object],
+    *,
+    lying: tuple[KernelRows, NDArray[np.integer]] | None = None,
+    calls_blas: bool = False,
+    one_call: bool = True,
+) -> None:
+    """Call a kernel that takes tasks from a queue; task t has the rows numbers[begins[t]], … up to the next task.
+
+    `work` gets the queue, which tasks, rows, and where each of `numbers` lies among these; rows that kernels cannot
+    index are brought together task by task. `lying`: rows and places, from who has them. A `work` that does more than
+    one call of a kernel says so.
+    """
+    n_tasks = len(begins)
+    if lying is None and can_be_indexed(rows):
+        lying = rows.kernel_rows(0, rows.shape[0]), numbers
+    if lying is not None:
+        queue, (all_rows, places) = new_queue(), lying
+        threads = max(1, min(n_threads, n_tasks))
+        if one_call:
+            share_kernel(
+                lambda: work(queue, slice(0, n_tasks), all_rows, places), queue, threads, calls_blas=calls_blas
+            )
+        else:
+            on_all_threads(lambda: work(queue, slice(0, n_tasks), all_rows, places), threads, calls_blas=calls_blas)
+        return
+    ends = np.append(begins[1:], len(numbers))
+    within = (np.arange(len(numbers)) - np.repeat(begins, ends - begins)).astype(numbers.dtype)
+
+    def gathered(t: int) -> None:
+        work(new_queue(), slice(t, t + 1), gather_rows(rows, numbers[begins[t] : ends[t]]), within)
+
+    run_all(gathered, range(n_tasks), n_threads, calls_blas=calls_blas)

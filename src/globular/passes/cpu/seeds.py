@@ -13,13 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from globular.jit import Queue, Scratch, kernel, new_queue, share_kernel, take_number
-from globular.kernels.rows import squared_distance
-from globular.kernels.state import weighted_sum
 from globular.model.statistics import F64, PotentialStatistics
 from globular.passes.cpu.cells import CellProduct
+from globular.passes.cpu.engine.rows import squared_distance
 from globular.passes.cpu.rows import KernelRows, on_rows
 from globular.passes.cpu.shard import CpuShard
-from globular.passes.host import RUN, error_runs, runs_of, threads_for_runs
+from globular.passes.host import RUN, error_runs, runs_of, threads_for_runs, weighted_sum
 from globular.seam.passes import AddSeeds, CellSeeds, Index, TrySeeds
 
 

@@ -6,20 +6,18 @@ of float32 rows at most) and a block of rows for each thread.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from globular.jit import Queue, kernel, take_number
-from globular.jit.target import CACHE_LINE
 from globular.jit.tiles import ROWS, line_tile, tile_for
+from globular.model.columns import aligned_zeros
 from globular.model.statistics import F64
 from globular.passes.cpu.engine.label import CENTER_CHUNK, STRETCH, Block, Bound, Given, Nominees
-from globular.passes.cpu.rows import CSRRows, KernelRows, read_only
+from globular.passes.cpu.rows import CSRRows
 from globular.passes.cpu.shard import CpuShard
 
 
@@ -165,8 +163,10 @@ class Settled:
         self.cancels = False
         """Whether the last objective was too small to be taken from sums."""
         self.dtype, self.across = dtype, isinstance(shard.rows, CSRRows)
-        self.given = Given(shard.weights, shard.scales, shard.origin)
-        self.rows = _rows_as_they_lie(shard)
+        about = np.zeros((1, shard.n_columns))
+        if shard.offset is not None:
+            about[0] = shard.offset
+        self.given = Given(shard.weights, shard.scales, shard.origin, about, np.zeros(1))
         n_terms = shard.n_columns
         if isinstance(shard.rows, CSRRows):
             n_terms = int(np.diff(shard.rows.indptr).max(initial=0))
@@ -249,19 +249,3 @@ class Settled:
             np.empty(n, dtype=np.int64), np.empty(ROWS, dtype=np.int64), np.empty(ROWS, dtype=dtype),
             np.empty((ROWS, self._chunk), dtype=dtype), np.empty((0, self._chunk), dtype=dtype),
         )  # fmt: skip
-
-
-def aligned_zeros(shape: tuple[int, ...], dtype: np.dtype) -> NDArray[Any]:
-    """Zeros that begin with a cache line: no vector of a tile then lies across two of them."""
-    n = math.prod(shape) * dtype.itemsize
-    raw = np.zeros(n + CACHE_LINE, dtype=np.uint8)
-    start = -raw.ctypes.data % CACHE_LINE
-    return raw[start : start + n].view(dtype).reshape(shape)
-
-
-def _rows_as_they_lie(shard: CpuShard) -> KernelRows | None:
-    """All rows for a kernel; None if they have to be converted or gathered."""
-    rows = shard.rows
-    if isinstance(rows, CSRRows):
-        return rows.data, rows.indices, rows.indptr
-    return (read_only(cast(NDArray[Any], rows.array)),) if rows.is_direct() else None

@@ -10,10 +10,9 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from globular.errors import UnsupportedPassError
-from globular.kernels.nearest import row_lengths
 from globular.model.statistics import F64, Floats
-from globular.passes.cpu.rows import CSRRows, DenseRows, Rows, read_only
-from globular.passes.host import NONE, ROWS_AT_ONCE, HostShard
+from globular.passes.cpu.rows import CSRRows, DenseRows, Rows, read_only, row_lengths
+from globular.passes.host import NONE, PART_BYTES, ROWS_AT_ONCE, HostShard
 from globular.seam.among import Need
 from globular.seam.passes import Index, Pass, Result
 from globular.seam.shard import PointState
@@ -180,3 +179,31 @@ def local_shard(rows: Floats, weights: F64 | None, n_threads: int) -> CpuShard:
     same = convert((0, min(len(rows), SURE_OF)))
     same = same and all(map_all(convert, even_ranges(len(rows), ROWS_AT_ONCE), n_threads))
     return CpuShard(single if same else rows, weights, n_threads=n_threads)
+
+
+class BlockShard(HostShard):
+    """Dense rows that are somewhere else: what a backend gets that only knows how to take some rows.
+
+    It derives from this class and writes `__init__` and `take_rows`; then all passes run, on the CPU, block by block.
+    Each function that it registers (`@MyShard.implements(Assign)`) is a pass that it carries out itself.
+    """
+
+    @property
+    def lacks(self) -> Mapping[Need, str]:
+        return {"sparse rows": DENSE, "rows on a card": HERE}
+
+    @property
+    def dtype(self) -> np.dtype:
+        return np.dtype(np.float64)
+
+    def parts(self) -> Iterator[CpuShard]:
+        for begin, end in even_ranges(self.n_rows, max(1, PART_BYTES // (8 * self.n_columns))):
+            part = self.subset(np.arange(begin, end))
+            part.state, part.first_row = self.state.view(begin, end), self.first_row + begin
+            yield part
+
+    def subset(self, indices: Index) -> CpuShard:
+        return self.local(self.take(indices), self.take(indices, "weights") if len(self.weights) else None)
+
+    def local(self, rows: Floats, weights: F64 | None = None) -> CpuShard:
+        return local_shard(rows, weights, self.n_threads)

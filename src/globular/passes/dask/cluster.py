@@ -28,21 +28,6 @@ _RETRY_SECONDS = 0.2
 Result = TypeVar("Result")
 
 
-class Patience:
-    """What is left of `PATIENCE_SECONDS`."""
-
-    def __init__(self) -> None:
-        self._end = time.monotonic() + PATIENCE_SECONDS
-
-    @property
-    def seconds(self) -> float:
-        return self._end - time.monotonic()
-
-    @property
-    def is_over(self) -> bool:
-        return self.seconds <= 0
-
-
 class Cluster:
     """The scheduler and the workers that a client is connected to."""
 
@@ -80,10 +65,10 @@ class Cluster:
 
     async def alive(self) -> dict[str, int]:
         """Threads by address of the workers that the scheduler knows."""
-        patience = Patience()
-        while self.client.status not in ("closing", "closed") and not patience.is_over:
+        give_up = time.monotonic() + PATIENCE_SECONDS
+        while self.client.status not in ("closing", "closed") and (left := give_up - time.monotonic()) > 0:
             with contextlib.suppress(OSError):
-                found: dict[str, int] = await asyncio.wait_for(self.client.nthreads(), patience.seconds)
+                found: dict[str, int] = await asyncio.wait_for(self.client.nthreads(), left)
                 self._n_workers = max(self._n_workers, len(found))
                 return found
             await asyncio.sleep(_RETRY_SECONDS)
@@ -186,15 +171,15 @@ async def _wait_for_tasks(cluster: Cluster, owners: dict[Any, str]) -> list[Base
     from distributed import wait
 
     pending, alive = list(owners), await cluster.alive()
-    patience = Patience()
+    give_up = time.monotonic() + PATIENCE_SECONDS
     while pending:
         with cluster.client.as_current(), contextlib.suppress(TimeoutError, concurrent.futures.CancelledError):
             await wait(pending, timeout=POLL_SECONDS)
         alive, before = await cluster.alive(), pending
         pending = [future for future in pending if future.status in ("pending", "lost") and owners[future] in alive]
         if len(pending) < len(before):
-            patience = Patience()
-        elif patience.is_over and (paused := await cluster.paused()) >= {owners[future] for future in pending}:
+            give_up = time.monotonic() + PATIENCE_SECONDS
+        elif time.monotonic() >= give_up and (paused := await cluster.paused()).issuperset(map(owners.get, pending)):
             raise GlobularError(
                 f"workers are too full to load their parts of X: {', '.join(sorted(paused))} have paused; "
                 "give them more memory, or use more workers"

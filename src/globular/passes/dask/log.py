@@ -92,7 +92,7 @@ class Log:
         if len(kept) < len(states):
             self._most_openings *= 2
         else:
-            self._add(Change(Work(dict(kept), is_merged=False), kept[0].effect))
+            self._add(Change(Work(dict(kept)), kept[0].effect))
 
     def first_centers(self) -> F64 | None:
         """The centres of the oldest change of labels that has some."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import pickle
 import uuid
+from collections.abc import Callable
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from functools import cache
 from typing import Any
@@ -20,36 +21,29 @@ from numpy.typing import NDArray
 from globular.model.gaussian import GaussianParameters
 from globular.model.statistics import PairStatistics
 from globular.passes.many.split import Node, TreeSum
-from globular.seam.passes import Change, Pass
-
-
-@dataclass(frozen=True)
-class Nothing(Change):
-    """Leave a part as it is."""
+from globular.seam.passes import Pass
+from globular.threads import cached_property
 
 
 class Work:
-    """A pass for every part, or one of its own for each of some parts; pickled once, however far it travels."""
+    """A pass for every part, or one of its own for each of some parts; pickled once, however far it travels.
 
-    __slots__ = ("_value", "changes", "is_merged", "parts", "payload")
+    The results of one pass become one, those of several come back part by part.
+    """
 
-    def __init__(self, value: Pass[Any] | dict[int, Pass[Any]], *, is_merged: bool) -> None:
-        one = next(iter(value.values())) if isinstance(value, dict) else value
-        self._value: Pass[Any] | dict[int, Pass[Any]] | None = value
-        self.changes = bool(one.effect.writes)
-        """Whether the per-row state is another one afterwards."""
+    def __init__(self, value: Pass[Any] | dict[int, Pass[Any]]) -> None:
+        vars(self)["value"] = value
         self.payload = _dumps(value)
-        self.is_merged = is_merged
-        """Whether the results become one; else they come back part by part."""
+        self.changes = bool(self.one.effect.writes)
+        """Whether the per-row state is another one afterwards."""
         self.parts = frozenset(value) if isinstance(value, dict) else None
         """The parts that have a pass of their own; None for all, with the same pass."""
 
-    @property
+    @cached_property
     def value(self) -> Pass[Any] | dict[int, Pass[Any]]:
         """The pass, or the passes by part."""
-        if self._value is None:
-            self._value = pickle.loads(self.payload)
-        return self._value
+        value: Pass[Any] | dict[int, Pass[Any]] = pickle.loads(self.payload)
+        return value
 
     @property
     def one(self) -> Pass[Any]:
@@ -60,12 +54,8 @@ class Work:
         """The pass of a part; None where there is nothing to do."""
         return self.value.get(number) if isinstance(self.value, dict) else self.value
 
-    def __getstate__(self) -> Any:
-        return self.changes, self.payload, self.is_merged, self.parts
-
-    def __setstate__(self, state: Any) -> None:
-        self.changes, self.payload, self.is_merged, self.parts = state
-        self._value = None
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: kept for name, kept in vars(self).items() if name != "value"}
 
 
 def _dumps(value: Any) -> bytes:
@@ -128,10 +118,7 @@ class Request:
 
     def onward(self) -> list[Request]:
         """The requests to pass on: two halves of the rest of the route, neighbours staying together."""
-        return [
-            Request(self.key, self.number, self.n_parts, self.work, half, self.replay)
-            for half in halves(self.route[1:])
-        ]
+        return [replace(self, route=half) for half in halves(self.route[1:])]
 
 
 def halves(route: tuple[Post, ...]) -> list[tuple[Post, ...]]:
@@ -140,9 +127,9 @@ def halves(route: tuple[Post, ...]) -> list[tuple[Post, ...]]:
     return [half for half in (route[:middle], route[middle:]) if half]
 
 
-@dataclass(slots=True)
+@dataclass
 class Reply:
-    """What the workers of a route found, or what kept them from it."""
+    """What the workers of a route found, or what kept them from it; on a journey sums take fewer bytes."""
 
     sums: dict[Node, Any] = field(default_factory=dict)
     """Results put together as far as the tree over the parts allows."""
@@ -160,56 +147,26 @@ class Reply:
         self.missing += other.missing
         self.error = self.error or other.error
         self.singles |= other.singles
-        if request.work.is_merged and (self.sums or other.sums):
+        if self.sums or other.sums:
             tree = TreeSum[Any](request.n_parts, request.work.one.merge)
             tree.nodes.update(self.sums)
             for (level, number), value in other.sums.items():
                 tree.insert(level, number, value)
             self.sums = tree.nodes
 
-    def packed(self) -> Reply:
-        """The same for the journey."""
-        return replace(self, sums={node: pack(value) for node, value in self.sums.items()})
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "sums": {node: pack(value) for node, value in self.sums.items()}}
 
-    def unpacked(self) -> Reply:
-        """The same after the journey."""
-        return replace(self, sums={node: unpack(value) for node, value in self.sums.items()})
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state, sums={node: unpack(value) for node, value in state["sums"].items()})
 
 
 @dataclass(frozen=True, slots=True)
-class SparseRows:
-    """A matrix of which few rows differ from zero."""
+class Packed:
+    """Something in fewer bytes: what makes it again, and from what."""
 
-    shape: tuple[int, ...]
-    indices: NDArray[np.int32]
-    rows: NDArray[np.float64]
-
-    def unpacked(self) -> NDArray[np.float64]:
-        matrix = np.zeros(self.shape)
-        matrix[self.indices] = self.rows
-        return matrix
-
-
-@dataclass(frozen=True, slots=True)
-class PackedPairs:
-    """Pieces of pair statistics, each row of them in the narrowest type that holds its numbers."""
-
-    pieces: list[tuple[NDArray[Any], ...]]
-    """c, c̃, Σ w d and Σ w."""
-
-    def unpacked(self) -> PairStatistics:
-        return PairStatistics.of_pieces(self.pieces)
-
-
-@dataclass(frozen=True, slots=True)
-class Record:
-    """A dataclass taken apart."""
-
-    kind: type
-    values: list[Any]
-
-    def unpacked(self) -> Any:
-        return self.kind(*map(unpack, self.values))
+    make: Callable[..., Any]
+    given: tuple[Any, ...]
 
 
 def pack(value: Any) -> Any:
@@ -217,17 +174,26 @@ def pack(value: Any) -> Any:
     if isinstance(value, np.ndarray) and value.ndim == 2 and value.dtype == np.float64:
         occupied = np.ascontiguousarray(value).view(np.int64).any(axis=1)
         indices = np.flatnonzero(occupied).astype(np.int32)
-        return SparseRows(value.shape, indices, value[indices]) if 2 * len(indices) < len(value) else value
+        few = 2 * len(indices) < len(value)
+        return Packed(_with_rows, (value.shape, indices, value[indices])) if few else value
     if isinstance(value, PairStatistics):
-        return PackedPairs([tuple(map(narrowed, piece)) for piece in value.pieces if len(piece[0])])
+        pieces = [tuple(map(narrowed, piece)) for piece in value.pieces if len(piece[0])]
+        return Packed(PairStatistics.of_pieces, (pieces,))
     if is_dataclass(value) and not isinstance(value, type):
-        return Record(type(value), [pack(getattr(value, item.name)) for item in fields(value)])
+        return Packed(type(value), tuple(pack(getattr(value, item.name)) for item in fields(value)))
     return value
 
 
 def unpack(value: Any) -> Any:
     """The inverse of `pack`."""
-    return value.unpacked() if isinstance(value, SparseRows | PackedPairs | Record) else value
+    return value.make(*map(unpack, value.given)) if isinstance(value, Packed) else value
+
+
+def _with_rows(shape: tuple[int, ...], indices: NDArray[np.int32], rows: NDArray[np.float64]) -> NDArray[np.float64]:
+    """A matrix of which few rows differ from zero."""
+    matrix = np.zeros(shape)
+    matrix[indices] = rows
+    return matrix
 
 
 def narrowed(values: NDArray[Any]) -> NDArray[Any]:

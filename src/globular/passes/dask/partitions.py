@@ -15,8 +15,7 @@ from scipy import sparse
 from globular.data.blocks import Matrix, check_table
 from globular.data.formats import open_path
 from globular.data.open import Files, as_source
-from globular.data.some_rows import RowRange
-from globular.data.sparse_rows import checked_csr
+from globular.data.sources import RowRange, checked_csr
 from globular.errors import DataError
 from globular.model.statistics import F64
 
@@ -57,11 +56,6 @@ class Partition:
     """Size of the rows, where it is known before they are read."""
     collections: tuple[Any, ...] = ()
     """What the rows and weights are parts of: Dask forgets data that were persisted once nobody refers to them."""
-
-    @property
-    def is_streamed(self) -> bool:
-        """Whether the rows are read anew for every pass."""
-        return isinstance(self.rows, FileRows) and not self.rows.in_memory
 
 
 def is_frame(X: Any) -> bool:

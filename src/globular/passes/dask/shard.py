@@ -1,40 +1,55 @@
-"""Rows on Dask workers: map and add over processes and machines.
+"""Rows on Dask workers, seen from the client: which worker has which parts, how they are asked, and what if one dies.
 
 A `DaskShard` is a shard like any other: its parts are partitions of the data, each a `CpuShard` or a `StreamShard` in
 the memory of a worker, with the per-point state beside the rows. Parameters go out, additive statistics come back;
-rows and state stay where they are. Algorithms do not notice.
+rows and state stay where they are. Algorithms do not notice. Sums are added in a fixed tree over the parts (`TreeSum`),
+the same as in a `SplitShard`, so results do not depend on the number of workers and equal those of a split into the
+same parts bit for bit.
 
-Sums are added in a fixed tree over the parts (`TreeSum`), the same as in a `SplitShard`, so results do not depend on
-the number of workers and equal those of a split into the same parts bit for bit.
+Parts go to workers in runs of neighbours, so that a worker can add up most of its own. A request travels down a tree of
+workers and its answers come back up it: every link carries the parameters once and one sum once, and the client
+speaks to two workers however many there are.
+
+A worker that dies is noticed because it no longer answers, or because the scheduler no longer knows it. Its parts go to
+others, are loaded again from where they came from, and catch up by the log; then the same request is sent again. Those
+who have answered it already repeat their answer. So a fit goes on as if nothing had happened.
 """
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import logging
-import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+import time
+import uuid
+import weakref
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, cast
 
 import numpy as np
 from numpy.typing import DTypeLike
 
-from globular.data.open import Given
-from globular.errors import MissingExtraError
-from globular.machine import physical_memory
+from globular.errors import DataError, GlobularError
 from globular.model.statistics import F64
-from globular.passes.dask.cluster import Cluster
-from globular.passes.dask.crew import Crew
-from globular.passes.dask.partitions import Partition, collection_partitions, file_partitions
+from globular.passes.dask import workers
+from globular.passes.dask.cluster import Cluster, client_ids, load_rows
+from globular.passes.dask.log import SNAPSHOT_BYTES, Log
+from globular.passes.dask.messages import Post, Reply, Request, Work, halves
+from globular.passes.dask.partitions import Partition
+from globular.passes.dask.workers import PartInfo, PartOptions, RowsInfo
 from globular.passes.many.split import SideBySide
-from globular.seam.among import Need
-from globular.seam.passes import AllLabels, Labels, Pass, Result
+from globular.seam.passes import AllLabels, Assign, Labels, Pass, Result, Take
+from globular.seam.tree_passes import ReadFrontier
 from globular.threads import resolve_threads
 
 logger = logging.getLogger("globular")
 
-WORKER_SHARE = 0.25
-"""Files up to this share of the workers' memory are kept there; larger ones are read anew for every pass."""
+REACH_SECONDS = 3.0
+"""How long to try whether this process can connect to a worker."""
+NOTHING = Take(np.empty(0, dtype=np.intp), "weights")
+"""Leaves a part as it is."""
+MAX_ATTEMPTS = 30
+"""How often to load parts, or to repair what was lost in the middle of one pass, on workers that keep dying."""
 
 
 class DaskShard(SideBySide):
@@ -60,36 +75,203 @@ class DaskShard(SideBySide):
         labelled: bool = True,
         n_threads: int | None = None,
     ) -> None:
-        self.crew = Crew(
-            client, partitions, weights=weights, unit_rows=unit_rows, labelled=labelled, n_threads=n_threads
-        )
-        self._ends = self.crew.ends
-        self.n_columns = max(info.n_columns for info in self.crew.rows)
+        self.client = client
+        self.cluster = Cluster(client)
+        self.key = f"globular-{uuid.uuid4().hex}"
+        self.partitions = list(partitions)
+        self.log = Log()
+        self.n_repairs = 0
         self.n_threads = resolve_threads(n_threads)
-        self.is_streamed = any(part.is_streamed for part in partitions)
-        """Whether workers read rows from files anew for every pass."""
-        self.dtype: np.dtype[Any] = np.result_type(np.uint8, *{info.dtype for info in self.crew.rows})
-
-    @property
-    def _lacks_of_parts(self) -> list[Mapping[Need, str]]:
-        return [info.lacks for info in self.crew.infos]
-
-    @property
-    def weights_of_parts(self) -> F64:
-        return np.array([info.total_weight for info in self.crew.infos])
+        self._unit_rows, self._labelled, self._threads_wanted = unit_rows, labelled, n_threads
+        self._weights = weights
+        threads = self.cluster.wait_for_workers()
+        clients = self.cluster.sync(self.cluster.of_scheduler, client_ids)
+        if clients is not None:  # what clients that are gone have left behind is forgotten
+            self.cluster.run(workers.drop_orphans, clients)
+        self._direct = self.cluster.sync(self._reaches, min(threads))
+        self.owners = share_out([part.n_rows for part in self.partitions], threads)
+        weakref.finalize(self, _release, client, self.key)
+        self._begin()
 
     @property
     def labels(self) -> Labels:
         return cast(Labels, RemoteLabels(self))
 
-    def _merged(self, work: Pass[Result]) -> Result:
-        return self.crew.merged(work)
+    # --- asking --------------------------------------------------------------------------------------------------
 
-    def _each(self, work: Pass[Result]) -> list[Result]:
-        return self.crew.each(work)
+    def _merged(self, work: Pass[Result]) -> Result:
+        (total,) = self._ask(Work(work)).sums.values()
+        return cast(Result, total)
 
     def _some(self, work: Mapping[int, Pass[Result]]) -> dict[int, Result]:
-        return self.crew.some(work)
+        return self._ask(Work(dict(work))).singles if work else {}
+
+    def _ask(self, work: Work) -> Reply:
+        if work.changes:
+            if self.log.wants_snapshot:
+                self.log.put_snapshot(self._merged(ReadFrontier(SNAPSHOT_BYTES // len(self.partitions))))
+            self.log.append(work)  # first: a pass that was begun may have been done by some
+        for attempt in range(MAX_ATTEMPTS):
+            answer = self._send(work, self.log.n_changes, None if work.changes else work.parts)
+            if answer.error is not None:
+                raise answer.error
+            if not answer.lost and not answer.missing:
+                return answer
+            time.sleep(min(2.0, 0.2 * (attempt + 1)))  # the scheduler needs a moment to notice
+            self._repair(answer, work)
+        raise GlobularError("workers were lost faster than their parts could be made again; give them more memory")
+
+    def _send(self, work: Work, number: int, only: Iterable[int] | None, *, replay: int = 0) -> Reply:
+        """One request to all who have a part in it; the answers put together."""
+        route = self._route(only)
+        requests = [Request(self.key, number, len(self.partitions), work, half, replay) for half in halves(route)]
+        answer = Reply()
+        for request, part in zip(requests, self.cluster.sync(self._exchange, requests), strict=True):
+            answer.join(part, request)
+        return answer
+
+    def _route(self, only: Iterable[int] | None) -> tuple[Post, ...]:
+        posts: dict[str, list[int]] = {}
+        for number in range(len(self.partitions)) if only is None else sorted(only):
+            posts.setdefault(self.owners[number], []).append(number)
+        return tuple(Post(address, tuple(parts)) for address, parts in posts.items())
+
+    async def _exchange(self, requests: list[Request]) -> list[Reply]:
+        """Send requests at the same time; a worker that the scheduler has given up is lost, whatever it may do."""
+        asked = [post.address for request in requests for post in request.route]
+
+        async def call() -> list[Reply]:
+            return await asyncio.gather(*map(self._call, requests))
+
+        answers = await self.cluster.watched(call(), asked)
+        return [Reply(lost=asked)] * len(requests) if answers is None else answers
+
+    async def _call(self, request: Request) -> Reply:
+        if self._direct:
+            return await workers.pass_on(self.client.rpc, request)
+        address = request.route[0].address
+        reply = await self.cluster.run_async(workers.serve, (request,), [address])
+        found = reply.get(address, Reply(lost=[address]))
+        return Reply(error=found) if isinstance(found, BaseException) else found
+
+    async def _reaches(self, address: str) -> bool:
+        """Whether a worker can be spoken to without the scheduler, through whose hands all answers would go."""
+        if self.client.direct_to_workers is False:
+            return False
+        try:
+            await asyncio.wait_for(self.client.rpc(address).identity(), REACH_SECONDS)
+        except (OSError, RuntimeError):  # the latter from a client that is closed
+            return False
+        return True
+
+    # --- loading and repairing -----------------------------------------------------------------------------------
+
+    def _repair(self, answer: Reply, work: Work) -> None:
+        """Make lost parts again on workers that are there, and bring them up to the change before this one."""
+        alive = self.cluster.wait_for_workers()
+        lost = {number for number, owner in enumerate(self.owners) if owner not in alive} | set(answer.missing)
+        if not lost:
+            return
+        self.n_repairs += 1
+        logger.warning("%d of %d parts were lost with their worker: making them again", len(lost), len(self.owners))
+        self._load(lost)
+        self._make(lost)
+        again = [change.work for change in self.log.changes if change.work is not work]
+        centers = self.log.first_centers() if self.log.is_cut else None
+        if centers is not None:
+            again.insert(0, Work(Assign(centers, want="labels")))
+        again.append(Work(NOTHING))
+        number = self.log.n_changes - work.changes
+        for step in again:
+            # only who has come through to the end counts as up to date
+            now = number if step is again[-1] else -self.n_repairs
+            caught_up = self._send(step, now, lost, replay=self.n_repairs)
+            if caught_up.error is not None:
+                raise caught_up.error
+            if caught_up.lost or caught_up.missing:
+                return  # the next attempt begins again
+
+    def _begin(self) -> None:
+        """Load all parts, look at their shapes together, and leave out those without rows; one stays in any case."""
+        found = self._load(range(len(self.partitions)))
+        kept = [number for number, info in sorted(found.items()) if info.n_rows] or [0]
+        self.partitions = [self.partitions[number] for number in kept]
+        self.owners = [self.owners[number] for number in kept]
+        self._rows = [found[number] for number in kept]
+        self._ends = np.cumsum([info.n_rows for info in self._rows], dtype=np.intp)
+        columns = {info.n_columns for info in self._rows if info.n_rows}
+        if len(columns) > 1:
+            raise DataError(f"X: partitions have different numbers of columns: {sorted(columns)}")
+        if self._weights is not None and len(self._weights) != self.n_rows:
+            raise ValueError(
+                f"sample_weight.shape == {self._weights.shape}, expected ({self.n_rows},): one weight per row of X"
+            )
+        self.n_columns = max(info.n_columns for info in self._rows)
+        self.dtype: np.dtype[Any] = np.result_type(np.uint8, *{info.dtype for info in self._rows})
+        infos = self._make(range(len(kept)))
+        self._parts = [infos[number] for number in range(len(kept))]
+
+    def _load(self, numbers: Iterable[int]) -> dict[int, RowsInfo]:
+        """Have the rows of these parts loaded by their workers, or by others where those are gone."""
+        found: dict[int, RowsInfo] = {}
+        wanted = missing = sorted(numbers)
+        for _ in range(MAX_ATTEMPTS):
+            self._reassign(missing)
+            tasks = [(self.partitions[number], self.owners[number]) for number in missing]
+            load_rows(self.cluster, self.key, tasks)
+            # asked again of all: who had loaded its rows may be gone by now
+            found = self._ask_owners(workers.rows_held, {number: self.partitions[number].number for number in wanted})
+            missing = [number for number in wanted if number not in found]
+            if not missing:
+                return found
+        raise GlobularError("workers were lost while the data were loaded; give them more memory or less data")
+
+    def _reassign(self, numbers: Iterable[int]) -> None:
+        """Give those of the parts whose worker is gone to the workers that have least to do."""
+        threads = self.cluster.wait_for_workers()
+        load = {address: self.owners.count(address) / n for address, n in threads.items()}
+        for number in numbers:
+            if self.owners[number] not in threads:
+                address = min(load, key=lambda candidate: (load[candidate], candidate))
+                self.owners[number] = address
+                load[address] += 1 / threads[address]
+
+    def _make(self, numbers: Iterable[int]) -> dict[int, PartInfo]:
+        """Have shards laid over loaded rows; what was lost in between is loaded again."""
+        infos: dict[int, PartInfo] = {}
+        missing = set(numbers)
+        for _ in range(MAX_ATTEMPTS):
+            infos |= self._ask_owners(workers.make_parts, {number: self._options(number) for number in missing})
+            missing -= infos.keys()
+            if not missing:
+                return infos
+            self._load(missing)
+        raise GlobularError("workers were lost while the data were loaded; give them more memory or less data")
+
+    def _ask_owners(self, function: Callable[..., Any], arguments: Mapping[int, Any]) -> dict[int, Any]:
+        """A function on workers, from {part: argument} to {part: result}; without those of workers that are lost."""
+
+        async def ask() -> list[dict[str, Any]]:
+            calls = []
+            for post in self._route(arguments):
+                own = {number: arguments[number] for number in post.parts}
+                calls.append(self.cluster.run_async(function, (self.key, own), [post.address]))
+            return await asyncio.gather(*calls)
+
+        found: dict[int, Any] = {}
+        for reply in self.cluster.sync(ask):
+            for said in reply.values():
+                if isinstance(said, BaseException):
+                    raise said
+                found |= said
+        return found
+
+    def _options(self, number: int) -> PartOptions:
+        weights = None if self._weights is None else self._weights[self._first(number) : int(self._ends[number])]
+        return PartOptions(
+            self.partitions[number].number, self._rows[number].n_rows, self._first(number), weights, self._unit_rows,
+            self._labelled, self._threads_wanted, -self.n_repairs,
+        )  # fmt: skip
 
 
 class RemoteLabels:
@@ -130,61 +312,24 @@ class RemoteLabels:
         return np.asarray, (np.asarray(self),)
 
 
-def current_client() -> Any | None:
-    """The Dask client in whose context we are, if any."""
-    distributed = sys.modules.get("distributed")  # not loaded: nobody can have made a client
-    if distributed is None:
-        return None
-    try:
-        return distributed.default_client()
-    except ValueError:
-        return None
+def share_out(sizes: Sequence[int | None], threads: dict[str, int]) -> list[str]:
+    """A worker for every part: runs of neighbours, in proportion to the workers' threads."""
+    weights = np.array([1.0 if None in sizes else float(size or 0) for size in sizes])
+    weights = weights if weights.sum() > 0 else np.ones(len(sizes))
+    addresses = sorted(threads)
+    shares = np.cumsum([threads[address] for address in addresses]) / sum(threads.values())
+    middles = (np.cumsum(weights) - weights / 2) / weights.sum()
+    return [addresses[i] for i in np.searchsorted(shares, middles).clip(max=len(addresses) - 1)]
 
 
-def are_on_workers(given: Given) -> bool:
-    """Whether the rows are for Dask workers: a collection, or files where there is a client whose workers read them."""
-    return given.kind == "collection" or (given.kind == "files" and current_client() is not None)
+def _release(client: Any, key: str) -> None:
+    """Have the workers forget a shard, without waiting for it and whatever state the client is in."""
+    if client.status != "running":
+        return
 
+    async def release() -> None:
+        # the cluster may be closing down at this moment, and then there is nothing left to forget
+        with contextlib.suppress(OSError, asyncio.CancelledError):
+            await client.run(workers.drop_parts, key, on_error="ignore")
 
-def open_on_workers(
-    given: Given, weights: F64 | None, weight_collection: Any, *, unit_rows: bool, labelled: bool, n_threads: int | None
-) -> DaskShard:
-    """Put a shard over a collection or over files; weights are a collection as well, an array, or None."""
-    client = _require_client()
-    if given.kind == "files":
-        cluster = Cluster(client)
-        partitions = _with_memory(cluster, file_partitions(given.value, len(cluster.wait_for_workers())))
-    else:
-        partitions = collection_partitions(given.value, weight_collection)
-    shard = DaskShard(client, partitions, weights, unit_rows=unit_rows, labelled=labelled, n_threads=n_threads)
-    n_workers = len(set(shard.crew.owners))
-    logger.info("%d rows in %d partitions on %d workers", shard.n_rows, len(partitions), n_workers)
-    return shard
-
-
-def _require_client() -> Any:
-    try:
-        import distributed  # noqa: F401
-    except ImportError as error:
-        raise MissingExtraError("distributed", "dask", "a fit on Dask workers") from error
-    client = current_client()
-    if client is None:
-        raise RuntimeError(
-            "X lies on Dask, and there is no client; start one: from dask.distributed import Client; client = Client()"
-        )
-    if client.asynchronous:
-        raise RuntimeError("the current Dask client is asynchronous; use a Client made with asynchronous=False")
-    return client
-
-
-def _with_memory(cluster: Cluster, partitions: list[Partition]) -> list[Partition]:
-    """Partitions of files to be kept in memory, or to be streamed if the workers have too little of it."""
-    memory = sum(cluster.run(_memory_limit).values())
-    if sum(part.n_bytes or 0 for part in partitions) <= WORKER_SHARE * memory:
-        return partitions
-    logger.info("the files exceed a share of %g of the workers' memory: streamed", WORKER_SHARE)
-    return [replace(part, rows=replace(part.rows, in_memory=False)) for part in partitions]
-
-
-def _memory_limit(dask_worker: Any = None) -> int:
-    return int(dask_worker.memory_manager.memory_limit or physical_memory())
+    client.loop.add_callback(release)

@@ -17,12 +17,11 @@ from typing import Any, cast
 import numpy as np
 
 from globular.data.blocks import Matrix, check_finite
-from globular.data.some_rows import RowRange, choose_rows
+from globular.data.sources import RowRange, choose_rows
 from globular.errors import DataError
 from globular.model.statistics import F64
-from globular.passes.dask.messages import Nothing, Reply, Request
+from globular.passes.dask.messages import Reply, Request
 from globular.passes.dask.partitions import FileRows, rows_from_chunk, weights_from_chunk
-from globular.passes.host import HostShard
 from globular.passes.many.split import TreeSum
 from globular.passes.registry import shard_over
 from globular.seam.among import Need
@@ -58,20 +57,15 @@ class PartInfo:
 
 
 @dataclass(slots=True)
-class _Part:
-    shard: Shard
-    version: int
-    """The number of changes that its state has seen; negative while it catches up."""
-
-
-@dataclass(slots=True)
 class _Host:
     """The parts of one shard on one worker."""
 
     client_id: str
     raw: dict[int, tuple[Matrix | RowRange, F64 | None]] = field(default_factory=dict)
     """Rows and weights that were loaded, by partition, until a part is made from them."""
-    parts: dict[int, _Part] = field(default_factory=dict)
+    parts: dict[int, Shard] = field(default_factory=dict)
+    versions: dict[int, int] = field(default_factory=dict)
+    """How many changes the state of each part has seen; negative while it catches up."""
     executor: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, "globular-pass"))
     answered: int = 0
     """Number of the last change that was answered."""
@@ -83,13 +77,13 @@ class _Host:
         asked = request.route[0].parts
         before = request.number - 1 if request.work.changes else request.number
         known = (-request.replay,) if request.replay else (before, request.number)
-        missing = [i for i in asked if i not in self.parts or self.parts[i].version not in known]
+        missing = [i for i in asked if self.versions.get(i) not in known]
         if missing:
             return Reply(missing=missing)
         answer = Reply()
         if request.work.changes and self.answered == request.number and not request.replay:
             answer = self.said
-        todo = [i for i in asked if request.replay or not request.work.changes or self.parts[i].version == before]
+        todo = [i for i in asked if request.replay or not request.work.changes or self.versions[i] == before]
         found = self._run(request, todo)
         answer.join(found, request)
         if request.replay:
@@ -100,16 +94,16 @@ class _Host:
 
     def _run(self, request: Request, todo: list[int]) -> Reply:
         work, answer = request.work, Reply()
-        tree = TreeSum[Any](request.n_parts, work.one.merge) if work.is_merged else None
+        tree = TreeSum[Any](request.n_parts, work.one.merge) if work.parts is None else None
         for number in todo:
-            part, own = self.parts[number], work.of_part(number)
+            own = work.of_part(number)
             if own is not None:
-                result = part.shard.run(own)
+                result = self.parts[number].run(own)
                 if tree is None:
                     answer.singles[number] = result
                 else:
                     tree.insert(0, number, result)
-            part.version = request.number  # also where the change concerned other parts alone
+            self.versions[number] = request.number  # also where the change concerned other parts alone
         answer.sums = {} if tree is None else tree.nodes
         return answer
 
@@ -182,7 +176,7 @@ def _make_part(host: _Host, number: int, options: PartOptions, worker: Any) -> P
         rows = _rows_that_count(rows, weights)
     n_threads = options.n_threads or worker.state.nthreads
     shard = shard_over(rows, weights, unit_rows=options.unit_rows, n_threads=n_threads, first_row=options.first_row)
-    host.parts[number] = _Part(shard, options.version)
+    host.parts[number], host.versions[number] = shard, options.version
     return PartInfo(shard.total_weight, dict(shard.lacks))
 
 
@@ -218,8 +212,8 @@ async def serve(request: Request, dask_worker: Any = None) -> Reply:
     onward = [asyncio.ensure_future(pass_on(dask_worker.rpc, part)) for part in request.onward()]
     answer = await _answer(request, dask_worker)
     for other in onward:
-        answer.join((await other).unpacked(), request)
-    return answer.packed()
+        answer.join(await other, request)
+    return answer
 
 
 async def _answer(request: Request, worker: Any) -> Reply:
@@ -242,8 +236,3 @@ async def pass_on(rpc: Any, request: Request) -> Reply:
     if reply["status"] != "OK":
         return Reply(error=RuntimeError(f"{address}: {reply.get('text', reply)}"))
     return cast(Reply, reply["result"])
-
-
-@HostShard.implements(Nothing)
-def nothing(shard: HostShard, work: Nothing) -> None:
-    """Leave a part as it is."""

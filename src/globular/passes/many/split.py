@@ -68,28 +68,21 @@ class SideBySide(Shard):
 
     _ends: Index
     """One past the last row of every part."""
+    _parts: Sequence[Any]
+    """Something that has `total_weight` and `lacks`, for every part."""
 
     @abstractmethod
     def _merged(self, work: Pass[Result]) -> Result:
         """The results of a pass on all parts, merged along the tree over their numbers."""
 
     @abstractmethod
-    def _each(self, work: Pass[Result]) -> list[Result]:
-        """The result of a pass for every part."""
-
-    @abstractmethod
     def _some(self, work: Mapping[int, Pass[Result]]) -> dict[int, Result]:
         """A pass of its own for each of some parts."""
 
     @property
-    @abstractmethod
-    def _lacks_of_parts(self) -> list[Mapping[Need, str]]:
-        """See `Shard.lacks`, part by part."""
-
-    @property
-    @abstractmethod
     def weights_of_parts(self) -> F64:
         """Σ w of every part."""
+        return np.array([part.total_weight for part in self._parts])
 
     @property
     def n_rows(self) -> int:  # type: ignore[override]
@@ -101,7 +94,7 @@ class SideBySide(Shard):
 
     @property
     def lacks(self) -> Mapping[Need, str]:
-        found = {need: reason for lacks in self._lacks_of_parts for need, reason in lacks.items()}
+        found = {need: reason for part in self._parts for need, reason in part.lacks.items()}
         return {**found, "rows in one place": IN_PARTS, "sparse rows": IN_PARTS}
 
     def _carry_out(self, work: Pass[Result]) -> Result:
@@ -114,26 +107,30 @@ class SideBySide(Shard):
 
     def take(self, indices: Index, what: RowValue = "rows") -> NDArray[Any]:
         owners = np.searchsorted(self._ends, indices, side="right")
-        wanted = {int(part): Take(indices[owners == part] - self._first(part), what) for part in np.unique(owners)}
         shape = (len(indices), self.n_columns) if what == "rows" else (len(indices),)
         out: NDArray[Any] = np.empty(shape, dtype=np.int32 if what == "labels" else np.float64)
-        for part, values in self._some(wanted).items():
-            out[owners == part] = values
-        return out
+        return self._gather(owners, lambda part, own: Take(indices[own] - self._first(part), what), out)
 
     def locate(self, masses: F64, by: Any = "weights") -> Index:
         """Find the part of each mass from the totals, then the row inside it."""
-        totals = self.weights_of_parts if by == "weights" else np.concatenate(self._each(Total(by)))
+        totals = self.weights_of_parts
+        if by != "weights":
+            errors = self._some(dict.fromkeys(range(len(totals)), Total(by)))
+            totals = np.concatenate([errors[part] for part in range(len(totals))])
         ends = np.cumsum(totals)
         last = np.flatnonzero(totals > 0)[-1] if (totals > 0).any() else 0
         owners = np.minimum(np.searchsorted(ends, masses, side="right"), last)
-        wanted = {
-            int(part): Locate(masses[owners == part] - (ends[part] - totals[part]), by) for part in np.unique(owners)
-        }
-        located = np.empty(len(masses), dtype=np.intp)
-        for part, rows in self._some(wanted).items():
-            located[owners == part] = rows + self._first(part)
-        return located
+        firsts, before, out = np.append(0, self._ends), ends - totals, np.empty(len(masses), dtype=np.intp)
+        return firsts[owners] + self._gather(owners, lambda part, own: Locate(masses[own] - before[part], by), out)
+
+    def _gather(
+        self, owners: Index, work: Callable[[int, NDArray[np.bool_]], Pass[Any]], out: NDArray[Any]
+    ) -> NDArray[Any]:
+        """What the owner of each value says: `work` is what to ask of a part for those that it owns."""
+        found = self._some({int(part): work(int(part), owners == part) for part in np.unique(owners)})
+        for part, values in found.items():
+            out[owners == part] = values
+        return out
 
     def _first(self, part: int) -> int:
         return int(self._ends[part - 1]) if part else 0
@@ -153,19 +150,11 @@ class SplitShard(SideBySide):
             raise ValueError("a split needs at least one shard")
         if len({shard.n_columns for shard in shards}) > 1:
             raise ValueError("all shards of a split must have the same number of columns")
-        self.shards = list(shards)
+        self.shards = self._parts = list(shards)
         self.n_columns, self.n_threads = shards[0].n_columns, shards[0].n_threads
         self._ends = np.cumsum([shard.n_rows for shard in shards])
         for number, shard in enumerate(shards):
             shard.first_row = self._first(number)
-
-    @property
-    def _lacks_of_parts(self) -> list[Mapping[Need, str]]:
-        return [shard.lacks for shard in self.shards]
-
-    @property
-    def weights_of_parts(self) -> F64:
-        return np.array([shard.total_weight for shard in self.shards])
 
     @property
     def labels(self) -> Labels:
@@ -173,9 +162,6 @@ class SplitShard(SideBySide):
 
     def _merged(self, work: Pass[Result]) -> Result:
         return tree_total(len(self.shards), work.merge, (shard.run(work) for shard in self.shards))
-
-    def _each(self, work: Pass[Result]) -> list[Result]:
-        return [shard.run(work) for shard in self.shards]
 
     def _some(self, work: Mapping[int, Pass[Result]]) -> dict[int, Result]:
         return {part: self.shards[part].run(own) for part, own in work.items()}

@@ -7,29 +7,23 @@ for labels, more for seeding and bounds) and what C×D needs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import reduce
-from operator import add
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from globular.data.blocks import Block, Matrix, Source, working_dtype
-from globular.data.some_rows import check_rows
+from globular.data.sources import check_rows
 from globular.model.nested import Batch, NestedStatistics
 from globular.model.statistics import F64, I64
-from globular.passes.blocks import BlockShard
-from globular.passes.cpu.shard import CpuShard
+from globular.passes.cpu.shard import BlockShard, CpuShard
 from globular.passes.host import PART_BYTES
 from globular.seam.among import Need
-from globular.seam.passes import AssignBatch, Index, Labels
+from globular.seam.passes import AssignBatch, Index
 from globular.seam.shard import PointState
 from globular.threads import cached_property, even_ranges, read_ahead
-
-PartOf = Callable[[Matrix, I64, PointState], CpuShard]
-"""A shard of some rows: the rows, their numbers and their state."""
 
 HELD_BYTES = 256 * 2**20
 READ_ANEW = "rows that are read anew remember nothing"
@@ -46,7 +40,7 @@ class Piece:
 
 
 class StreamedBatch:
-    """The rows of one source that the nested batches of one order have reached; `part_of` lays shards over them.
+    """The rows of a shard that the nested batches of one order have reached.
 
     Rows join a batch in runs of neighbouring rows (`Batch.run`), so that a small batch reads a few places of the file
     and not all of it. What has joined is kept as *pieces*, at most a part's worth of rows each: their numbers, and
@@ -55,11 +49,8 @@ class StreamedBatch:
     every pass, the next one while the present one is worked on.
     """
 
-    def __init__(
-        self, source: Source, rows_per_piece: int, part_of: PartOf, labels: Labels, first_row: int = 0
-    ) -> None:
-        self._source, self._rows_per_piece, self._part_of = source, rows_per_piece, part_of
-        self._labels, self._first_row = labels, first_row
+    def __init__(self, shard: StreamShard) -> None:
+        self._shard = shard
         self._seed: int | None = None
         self._size = 0
         self._pieces: list[Piece] = []
@@ -67,19 +58,16 @@ class StreamedBatch:
 
     def run(self, work: AssignBatch) -> NestedStatistics:
         """The pass on all pieces of the batch."""
+        labels, found = self._shard.labels, NestedStatistics.none(*work.centers.shape)
         if work.search.restart:
-            self._labels[:] = -1
-        self._grow(work.rows.seen_from(self._first_row), anew=work.search.restart)
-
-        def of_piece(piece: Piece, rows: Matrix) -> NestedStatistics:
-            part = self._part_of(rows, piece.rows, piece.state)
-            part.labels[:] = self._labels[piece.rows]
-            statistics = part.run(work.for_rows(len(piece.rows)))
-            self._labels[piece.rows] = part.labels
-            return statistics
-
-        none = NestedStatistics.none(*work.centers.shape)
-        return reduce(add, (of_piece(piece, rows) for piece, rows in self._read()), none)
+            labels[:] = -1
+        self._grow(work.rows.seen_from(self._shard.first_row), anew=work.search.restart)
+        for piece, rows in zip(self._pieces, read_ahead(map(self._load, self._pieces)), strict=True):
+            part = self._shard.part_of(rows, piece.rows, piece.state)
+            part.labels[:] = labels[piece.rows]
+            found += part.run(work.for_rows(len(piece.rows)))
+            labels[piece.rows] = part.labels
+        return found
 
     def _grow(self, batch: Batch, *, anew: bool) -> None:
         """Let the pieces cover the batch: what an earlier batch of the same order had stays."""
@@ -87,22 +75,18 @@ class StreamedBatch:
             self._seed, self._size, self._pieces, self._held_bytes = batch.seed, 0, [], 0
         # a batch that is full from the start lists its rows in another order than one that has grown; both are all
         new = batch if self._size == 0 else batch.after(min(self._size, batch.size))
-        rows = new.rows(self._source.n_rows) if batch.size > self._size else np.empty(0, dtype=np.int64)
+        rows = new.rows(self._shard.n_rows) if batch.size > self._size else np.empty(0, dtype=np.int64)
         self._size = batch.size
-        for a, b in even_ranges(len(rows), self._rows_per_piece):
+        for a, b in even_ranges(len(rows), self._shard.rows_per_part):
             self._pieces.append(Piece(rows[a:b], PointState(b - a)))
-
-    def _read(self) -> Iterator[tuple[Piece, Matrix]]:
-        """Every piece with its rows; the next one is read ahead."""
-        return zip(self._pieces, read_ahead(map(self._load, self._pieces)), strict=True)
 
     def _load(self, piece: Piece) -> Matrix:
         if piece.held is not None:
             return piece.held
-        rows = self._source.take(piece.rows)
+        rows = self._shard.source.take(piece.rows)
         values = rows if isinstance(rows, np.ndarray) else rows.data
         if not piece.checked:
-            check_rows(rows, self._source, piece.rows)
+            check_rows(rows, self._shard.source, piece.rows)
             piece.checked = True
         if self._held_bytes + values.nbytes <= HELD_BYTES:
             piece.held = rows
@@ -162,7 +146,7 @@ class StreamShard(BlockShard):
     @cached_property
     def batch(self) -> StreamedBatch:
         """The rows that nested batches have reached."""
-        return StreamedBatch(self.source, self.rows_per_part, self.part_of, self.labels, self.first_row)
+        return StreamedBatch(self)
 
     def take_rows(self, indices: Index) -> F64:
         return self.subset(indices).take(np.arange(len(indices)))

@@ -10,8 +10,7 @@ import torch
 
 from globular.model.cells import VISITS_ABOVE, CellLevel, CenterCells
 from globular.model.statistics import FarRows, HardStatistics
-from globular.passes.torch import plain
-from globular.passes.torch.card import has_kernels
+from globular.passes.torch.card import engine
 from globular.passes.torch.grouping import group
 from globular.passes.torch.products import Aim
 from globular.passes.torch.shard import TorchShard
@@ -30,11 +29,7 @@ def sums_by(shard: TorchShard, labels: Any, n_clusters: int, *, errors: bool, ro
     if rows is not None:
         grouping.order = rows[grouping.order]
     d2 = shard.d2_tensor if errors else None
-    if has_kernels(shard.device) and shard.exact == torch.float32:
-        from globular.passes.torch import launch
-
-        return launch.sum_clusters(shard.x, shard.factors, shard.unit_weights, d2, grouping)
-    return plain.sum_clusters(shard.x, shard.factors, shard.w, d2, grouping.order, grouping.starts)
+    return engine(shard.device, shard.exact).sum_clusters(shard.x, shard.factors, shard.unit_weights, d2, grouping)
 
 
 @TorchShard.implements(SumByLabel)
@@ -123,7 +118,7 @@ def _visit(shard: TorchShard, centers: Any, order: Any, starts: Any, visits: Any
     aim = Aim(shard, centers, order, starts)
     scores, found = aim.nominate(min(NOMINEES, aim.n), cells=visits.reshape(-1), per_row=visits.shape[1])
     scores, found = scores.view(shard.n_rows, -1), found.view(shard.n_rows, -1)
-    d2, tally = aim.decide(found, shard.label_tensor, scores if aim.by_kernels else None, keep=True)
+    d2, tally = aim.decide(found, shard.label_tensor, scores, keep=True)
     shard.d2_tensor.copy_(d2)
     n_looks = aim.looks.sum() if looks is None else aim.looks.sum() + looks.sum()
     return torch.cat([tally, n_looks.to(torch.float64)[None]])
@@ -148,7 +143,7 @@ def assign_down(shard: TorchShard, work: Assign) -> HardStatistics:
     """Every row down the tree to the closest centre of its own cell."""
     assert isinstance(work.among, Down)
     tree, route = work.among.tree, work.among.route
-    cells, labels = shard.state.tensor("cells", torch.int32, 0), shard.label_tensor
+    cells, labels = shard.state.get("cells", torch.int32, 0), shard.label_tensor
     n_distances, looks = 0, [torch.zeros(1, dtype=torch.int64, device=shard.device)]
     if route == "down":
         cells.copy_(labels)
@@ -175,7 +170,7 @@ def _descend(shard: TorchShard, level: CellLevel, cells: Any, children: Any, loo
     aim = Aim(shard, level.centers, starts=shard.tensor(level.starts, torch.int64))
     scores, found = aim.nominate(min(NOMINEES, len(level.centers)), cells=cells)
     looks.append(aim.looks)
-    return *aim.decide(found, children, scores if aim.by_kernels else None), 0
+    return *aim.decide(found, children, scores), 0
 
 
 def closest_neighbor(shard: TorchShard, work: Assign) -> HardStatistics:

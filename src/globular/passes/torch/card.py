@@ -7,6 +7,7 @@ C-sized values stay on the card too (`arrays`): only numbers cross the bus, and 
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from typing import Any, cast
 
 import numpy as np
@@ -14,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 
 from globular.errors import MemoryBudgetError
-from globular.kernels.random import random_labels
+from globular.model.random import random_labels
 from globular.model.statistics import F64
 from globular.passes.host import BY_METHODS, Handler, HostShard
 from globular.passes.torch import plain
@@ -22,18 +23,24 @@ from globular.passes.torch.arrays import DeviceArray
 from globular.passes.torch.grouping import group
 from globular.passes.torch.recording import Recordings
 from globular.seam import passes
+from globular.seam.among import Need
 from globular.seam.passes import Index, Labels, Pass, Result, RowValue
 from globular.seam.shard import PointState
 from globular.threads import cached_property
 
 DENSE = "the rows are dense"
+NOT_WRITTEN = "it has not been written for GPUs; use device='cpu'"
 RUN = 4096
 """Rows whose running sums are taken together."""
 
 
-def has_kernels(device: Any) -> bool:
-    """Whether triton's kernels run on this device; elsewhere plain torch does the same."""
-    return bool(device.type == "cuda") or kernels_are_interpreted()
+def engine(device: Any, exact: Any = torch.float32) -> Any:
+    """The functions of `launch` where kernels run, else those of `plain`: they take the same, and do the same."""
+    if exact == torch.float64 or not (device.type == "cuda" or kernels_are_interpreted()):
+        return plain
+    from globular.passes.torch import launch
+
+    return launch
 
 
 def kernels_are_interpreted() -> bool:
@@ -46,32 +53,14 @@ class DeviceState(PointState):
 
     def __init__(self, n_rows: int, device: Any) -> None:
         super().__init__(n_rows)
-        self._device, self._tensors = device, dict[str, Any]()
+        self._device = device
 
-    def tensor(self, name: str, dtype: Any, fill: float, width: int | None = None) -> Any:
-        """The tensor of that name; made and filled on first use or when its width changed."""
-        shape = (self.n_rows,) if width is None else (self.n_rows, width)
-        if name not in self._tensors or self._tensors[name].shape != shape:
-            self._tensors[name] = torch.full(shape, fill, dtype=dtype, device=self._device)
-        return self._tensors[name]
-
-    def view(self, start: int, stop: int) -> DeviceState:
-        return _DeviceStateView(self, start, stop)
-
-
-class _DeviceStateView(DeviceState):
-    def __init__(self, whole: DeviceState, start: int, stop: int) -> None:
-        super().__init__(stop - start, whole._device)
-        self._whole, self._rows = whole, slice(start, stop)
-
-    def tensor(self, name: str, dtype: Any, fill: float, width: int | None = None) -> Any:
-        return self._whole.tensor(name, dtype, fill, width)[self._rows]
+    def _new(self, shape: tuple[int, ...], dtype: Any, fill: float) -> Any:
+        return torch.full(shape, fill, dtype=dtype, device=self._device)
 
 
 class CardShard(HostShard):
     """Weights and per-row state on a device; whoever has the rows says of which type their differences are."""
-
-    state: DeviceState
 
     def __init__(
         self,
@@ -80,7 +69,7 @@ class CardShard(HostShard):
         device: Any,
         exact: Any,
         *,
-        state: DeviceState | None = None,
+        state: PointState | None = None,
         first_row: int = 0,
         lent_recordings: Recordings | None = None,
     ) -> None:
@@ -117,6 +106,10 @@ class CardShard(HostShard):
     def dtype(self) -> np.dtype:
         return np.dtype(np.float64 if self.exact == torch.float64 else np.float32)
 
+    @property
+    def lacks(self) -> Mapping[Need, str]:
+        return {"sparse rows": DENSE, "rows on a CPU": NOT_WRITTEN}
+
     # --- tensors and what algorithms see of them ---
 
     def tensor(self, values: Any, dtype: Any = torch.float64) -> Any:
@@ -134,17 +127,17 @@ class CardShard(HostShard):
     @property
     def label_tensor(self) -> Any:
         """Per-row state: the closest centre."""
-        return self.state.tensor("labels", torch.int32, -1)
+        return self.state.get("labels", torch.int32, -1)
 
     @property
     def d2_tensor(self) -> Any:
         """Per-row state: squared distance to the closest seed, or to the row's own centre."""
-        return self.state.tensor("d2", self.exact, float("inf"))
+        return self.state.get("d2", self.exact, float("inf"))
 
     @property
     def seed_tensor(self) -> Any:
         """Per-row state: the number of the closest seed."""
-        return self.state.tensor("seeds", torch.int32, -1)
+        return self.state.get("seeds", torch.int32, -1)
 
     @property
     def labels(self) -> Labels:
@@ -159,10 +152,14 @@ class CardShard(HostShard):
         """One number a row, float64, whether there are weights or not."""
         return torch.ones(self.n_rows, dtype=torch.float64, device=self.device) if self.w is None else self.w
 
+    def weighted(self, values: Any) -> Any:
+        """w·v of one value a row, float64."""
+        wide = values.to(torch.float64)
+        return wide if self.w is None else wide * self.w
+
     def errors(self) -> Any:
         """w·d² of every row, float64."""
-        d2 = self.d2_tensor.to(torch.float64)
-        return d2 if self.w is None else d2 * self.w
+        return self.weighted(self.d2_tensor)
 
     def take(self, indices: Index, what: RowValue = "rows") -> NDArray[Any]:
         if what == "rows":
@@ -206,12 +203,7 @@ def running_sums(values: Any) -> Any:
 
 def totals_by(values: Any, keys: Any, n: int) -> Any:
     """Sums of float64 values by key, always in the same order. O(N)."""
-    grouping = group(keys, n)
-    if has_kernels(values.device):
-        from globular.passes.torch import launch
-
-        return launch.sum_clusters(values[:, None], None, None, None, grouping)[:, 0]
-    return plain.sum_clusters(values[:, None], None, None, None, grouping.order, grouping.starts)[:, 0]
+    return engine(values.device).sum_clusters(values[:, None], None, None, None, group(keys, n))[:, 0]
 
 
 @CardShard.implements(passes.ScatterLabels)

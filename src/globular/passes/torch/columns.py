@@ -26,8 +26,8 @@ def moments(shard: TorchShard, work: Moments) -> ColumnMoments:
     constant = (sample == sample[0]).all(dim=0)
     shift = torch.where(constant, sample[0], sample.mean(dim=0))
     first, second = torch.zeros((2, D), dtype=torch.float64, device=shard.device)
-    for block in blocks(shard.n_rows, D):
-        apart = seen(shard.x, shard.scales, torch.float64, block) - shift
+    for block, rows in _rows(shard, 1):
+        apart = rows - shift
         w = torch.ones(len(apart), dtype=torch.float64, device=shard.device) if shard.w is None else shard.w[block]
         first, second = first + w @ apart, second + w @ (apart * apart)
     first, second = first / weight, second / weight
@@ -57,6 +57,16 @@ def project(shard: CardShard, work: Project) -> TorchShard:
     return TorchShard(coordinates, shard.w, state=shard.state, first_row=shard.first_row)
 
 
+def _rows(shard: TorchShard, width: int) -> Iterator[tuple[slice, Any]]:
+    """All rows as passes see them, float64, in blocks beside which `width` numbers a row have room."""
+    for block in blocks(shard.n_rows, max(width, shard.n_columns)):
+        yield block, seen(shard.x, shard.scales, torch.float64, block)
+
+
+def _distances(rows: Any, centers: Any) -> Any:
+    return torch.cdist(rows, centers, compute_mode="donot_use_mm_for_euclid_dist")
+
+
 @TorchShard.implements(Answer, Centers)
 def distances(shard: TorchShard, work: Answer) -> list[Any]:
     """Distances of every row to all centres, (N, k); cosine distances if asked for."""
@@ -64,12 +74,8 @@ def distances(shard: TorchShard, work: Answer) -> list[Any]:
     found = np.empty((shard.n_rows, len(centers)), dtype=shard.dtype)
     by_angle = work.model.metric == "cosine"
     centers = torch.nn.functional.normalize(centers, dim=1) if by_angle else centers
-    for block in blocks(shard.n_rows, max(len(centers), shard.n_columns)):
-        rows = seen(shard.x, shard.scales, torch.float64, block)
-        if by_angle:
-            values = 1.0 - torch.nn.functional.normalize(rows, dim=1) @ centers.T
-        else:
-            values = torch.cdist(rows, centers, compute_mode="donot_use_mm_for_euclid_dist")
+    for block, rows in _rows(shard, len(centers)):
+        values = 1.0 - torch.nn.functional.normalize(rows, dim=1) @ centers.T if by_angle else _distances(rows, centers)
         found[block] = values.cpu().numpy()
     return [found]
 
@@ -78,9 +84,8 @@ def distances(shard: TorchShard, work: Answer) -> list[Any]:
 def squares(shard: TorchShard, work: Answer) -> list[Any]:
     """Squared distances of all rows to their own centres, (N,)."""
     centers, labels, found = shard.tensor(work.model.centers), shard.label_tensor.long(), np.empty(shard.n_rows)
-    for block in blocks(shard.n_rows, shard.n_columns):
-        apart = seen(shard.x, shard.scales, torch.float64, block) - centers[labels[block]]
-        found[block] = apart.square().sum(dim=1).cpu().numpy()
+    for block, rows in _rows(shard, 1):
+        found[block] = (rows - centers[labels[block]]).square().sum(dim=1).cpu().numpy()
     return [found]
 
 
@@ -89,10 +94,8 @@ def nearest(shard: TorchShard, work: Answer) -> list[Any]:
     """The closest centres of all rows in ascending order, (N, n); of those equally far the first comes first."""
     centers, n = shard.tensor(work.model.centers), work.model.n
     found = np.empty((shard.n_rows, n), dtype=NEAREST)
-    for block in blocks(shard.n_rows, max(len(centers), shard.n_columns)):
-        rows = seen(shard.x, shard.scales, torch.float64, block)
-        distances = torch.cdist(rows, centers, compute_mode="donot_use_mm_for_euclid_dist")
-        ordered = distances.sort(dim=1, stable=True)
+    for block, rows in _rows(shard, len(centers)):
+        ordered = _distances(rows, centers).sort(dim=1, stable=True)
         found["center"][block] = ordered.indices[:, :n].cpu().numpy()
         found["square"][block] = ordered.values[:, :n].square().cpu().numpy()
     return [found]

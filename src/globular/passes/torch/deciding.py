@@ -5,7 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from globular.passes.torch.nominating import FAR, slack_of_scores
+from globular.passes.torch.nominating import FAR, slack_of_scores, some_columns
 
 
 @triton.jit(do_not_specialize=["n_rows", "n_candidates"])  # or each number is compiled anew
@@ -42,7 +42,7 @@ def decide(
     stretch = tl.full((ROWS,), 1.0, tl.float32)
     if SCALED:
         stretch = tl.load(scales + row, mask=is_row, other=0.0)
-    seen = _some_columns(x, row, is_row, stretch, tl.arange(0, CHUNK), n_columns)
+    seen = _stretched(x, row, is_row, stretch, tl.arange(0, CHUNK), n_columns)
     limit = tl.full((ROWS,), FAR, tl.float32)
     if SCORED:
         length = _lengths(x, seen, row, is_row, stretch, n_columns, CHUNK, N_CHUNKS)
@@ -90,12 +90,9 @@ def _store_tally(tally, weights, row, is_row, squared, changed, WEIGHTED: tl.con
 
 
 @triton.jit
-def _some_columns(x, row, is_row, stretch, columns, n_columns):
+def _stretched(x, row, is_row, stretch, columns, n_columns):
     """Some columns of rows as passes see them."""
-    seen = tl.load(
-        x + row[:, None] * n_columns + columns[None, :], mask=is_row[:, None] & (columns[None, :] < n_columns), other=0
-    )
-    return seen.to(tl.float32) * stretch[:, None]
+    return some_columns(x, row, is_row, columns, n_columns).to(tl.float32) * stretch[:, None]
 
 
 @triton.jit
@@ -103,7 +100,7 @@ def _lengths(x, seen, row, is_row, stretch, n_columns, CHUNK: tl.constexpr, N_CH
     """‖x‖ of rows as passes see them, whose first columns are at hand."""
     squares = tl.sum(seen * seen, axis=1)
     for chunk in range(1, N_CHUNKS):
-        more = _some_columns(x, row, is_row, stretch, chunk * CHUNK + tl.arange(0, CHUNK), n_columns)
+        more = _stretched(x, row, is_row, stretch, chunk * CHUNK + tl.arange(0, CHUNK), n_columns)
         squares += tl.sum(more * more, axis=1)
     return tl.sqrt(squares)
 
@@ -121,7 +118,7 @@ def _squared_distance(
     squared = tl.sum(difference * difference, axis=1)
     for chunk in range(1, N_CHUNKS):
         at = chunk * CHUNK + columns
-        more = _some_columns(x, row, is_row, stretch, at, n_columns)
+        more = _stretched(x, row, is_row, stretch, at, n_columns)
         more -= tl.load(base + at[None, :], mask=counts[:, None] & (at[None, :] < n_columns), other=0.0)
         squared += tl.sum(more * more, axis=1)
     return squared

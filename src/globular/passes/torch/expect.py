@@ -18,7 +18,7 @@ import torch
 
 from globular.model.gaussian import GaussianParameters
 from globular.model.statistics import F64, SoftStatistics, WithinStatistics
-from globular.passes.cpu.expect.blocks import ABSENT, ChunkBlocks, Moments
+from globular.passes.cpu.expect.blocks import ABSENT, ChunkBlocks, RawMoments
 from globular.passes.torch.grouping import Grouping, group
 from globular.passes.torch.plain import seen
 from globular.passes.torch.shard import TorchShard
@@ -78,6 +78,7 @@ class Densities:
         T, D = form.means.shape
         self._factors = tensor(form.factors).view(T, D, D) if form.factors.shape[1] else None
         self._precisions, self._constants = tensor(form.precisions)[:, None], tensor(form.constants)[:, None]
+        self._shape = (T, form.precisions.shape[1]) if self._factors is None else (T, D, D)
         self._upper = torch.triu_indices(D, D, device=shard.device)
 
     @property
@@ -119,14 +120,7 @@ class Densities:
             return (away.square() * self._precisions).sum(dim=2)
         return torch.bmm(away, self._factors).square_().sum(dim=2)
 
-    def _scatter(self, away: Any, weighted: Any) -> Any:
-        """Σ w q (x − μ)² in the shape of statistics."""
-        if self._factors is not None:
-            return torch.bmm(weighted.transpose(1, 2), away)
-        squares = (weighted * away).sum(dim=1)
-        return squares if self._precisions.shape[2] > 1 else squares.sum(dim=1, keepdim=True)
-
-    def moments(self) -> Moments:
+    def moments(self) -> RawMoments:
         """The sums of an E-step over all rows, weighted by the responsibilities."""
         raw: Any = 0.0
         sums: Any = 0.0
@@ -139,10 +133,10 @@ class Densities:
                 shares, densities = shares.mul_(weights[:, None]), densities * weights
             raw = raw + shares.T @ block.features
             weighted = block.away * shares[:, self._tight].T[:, :, None]
-            sums, scatter = sums + weighted.sum(dim=1), scatter + self._scatter(block.away, weighted)
+            sums, scatter = sums + weighted.sum(dim=1), scatter + _scatter(block.away, weighted, self._shape)
             bound = bound + densities.sum()
         raw, sums, scatter = (each.cpu().numpy() for each in (raw, sums, scatter))
-        return Moments(raw, sums, scatter, float(bound), self.shard.total_weight)
+        return RawMoments(raw, sums, scatter, float(bound), self.shard.total_weight)
 
 
 @TorchShard.implements(Expect, All)
@@ -185,7 +179,7 @@ def answer(shard: TorchShard, work: Answer) -> list[Any]:
             if n_shares > densities.n_components:
                 found[block.rows, -1] = (work.model.background - log_densities).exp_()
     if work.want == "total":
-        return [float((found if shard.w is None else found * shard.w).sum())]
+        return [float(shard.weighted(found).sum())]
     return [shard.give(found)]
 
 
@@ -247,8 +241,8 @@ def _pieces(grouping: Grouping) -> tuple[Any, Any]:
 
 
 def _scatter(away: Any, weighted: Any, shape: tuple[int, ...]) -> Any:
-    """Second moments of every piece and part, in the shape of statistics."""
+    """Σ w q (x − μ)² over the last but one dimension, in the shape of statistics."""
     if len(shape) == 3:
-        return weighted.transpose(2, 3) @ away
-    squares = (weighted * away).sum(dim=2)
-    return squares if shape[1] > 1 else squares.sum(dim=2)
+        return weighted.transpose(-2, -1) @ away
+    squares = (weighted * away).sum(dim=-2)
+    return squares if shape[1] > 1 else squares.sum(dim=-1, keepdim=True)

@@ -1,4 +1,4 @@
-"""Kernels with their grids: tensors in, tensors out."""
+"""Kernels with their grids: tensors in, tensors out; `plain` has the same functions without kernels."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import Any
 import torch
 import triton.language as tl
 
-from globular.passes.torch import deciding, entries, nominating, summing, weighing
+from globular.passes.torch import deciding, nominating, plain, summing, weighing
+from globular.passes.torch.grouping import group
 
 SHAPES = {"half": (128, 4, 2), "parts": (64, 4, 3), "three": (64, 4, 1), "single": (64, 4, 2)}
 """Rows of a program, warps and stages for products of one half-precision number, of one or two, of three, for several
@@ -153,8 +154,10 @@ def nominate_components(
     return scores, found
 
 
-def cost_candidates(x: Any, means: Any, precisions: Any, biases: Any, candidates: Any) -> Any:
-    """See the kernel and `plain.costs_of`."""
+def cost_candidates(x: Any, means: Any, precisions: Any, biases: Any, candidates: Any, scales: Any = None) -> Any:
+    """See the kernel and `plain.cost_candidates`, which takes rows with scales too."""
+    if scales is not None:
+        return plain.cost_candidates(x, means, precisions, biases, candidates, scales)
     n, D = x.shape
     chunk = min(FEWER, max(16, _power(D)))
     size = max(8, NUMBERS // chunk)
@@ -185,18 +188,19 @@ def weigh(
     return shares, bounds, before
 
 
-def sum_entries(x: Any, shares: Any, means: Any, grouping: Any, kept: int) -> Any:
-    """See the kernel and `plain.sum_entries`; entries come grouped by component, nobody's last."""
-    (C, D), n, device = means.shape, len(grouping.order), x.device
+def sum_entries(x: Any, shares: Any, means: Any, members: Any) -> Any:
+    """See the kernel and `plain.sum_entries`; entries are grouped by component, nobody's last."""
+    (C, D), n, device = means.shape, members.numel(), x.device
+    grouping = group(torch.where(members >= 0, members, C).reshape(-1), C + 1)
     chunk = min(FEWER, max(16, _power(D)))
     blocks = torch.empty((max(1, n // BLOCK), 2 * D + 1), dtype=torch.float64, device=device)
     out = torch.empty((C, 2 * D + 1), dtype=torch.float64, device=device)
-    sizes = {"KEPT": kept, "BLOCK": BLOCK, "ROWS": ENTRIES_READ, "CHUNK": chunk}
+    sizes = {"KEPT": members.shape[1], "BLOCK": BLOCK, "ROWS": ENTRIES_READ, "CHUNK": chunk}
     if n >= BLOCK:
-        entries.sum_entry_blocks[(n // BLOCK, -(-D // chunk))](
+        summing.sum_entry_blocks[(n // BLOCK, -(-D // chunk))](
             x, shares, means, grouping.order, grouping.keys, blocks, C, D, **sizes, num_warps=4
         )
-    entries.sum_entries[(C, -(-D // chunk))](
+    summing.sum_entries[(C, -(-D // chunk))](
         x, shares, means, grouping.order, grouping.starts, blocks, out, D, **sizes, num_warps=2
     )
     return out

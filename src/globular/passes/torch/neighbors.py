@@ -11,16 +11,16 @@ from typing import Any, TypeAlias
 
 import torch
 
-from globular.kernels.neighborhoods import HORIZON
-from globular.kernels.random import GOLDEN, MIX1, MIX2
 from globular.model.graph import Search
+from globular.model.random import GOLDEN, MIX1, MIX2
 from globular.model.statistics import NO_PAIRS, HardStatistics, PairStatistics, SoftStatistics
+from globular.passes.limits import HORIZON
 from globular.passes.torch import plain
 from globular.passes.torch.assign import closest_neighbor, hard_statistics, label_sums
-from globular.passes.torch.card import has_kernels
+from globular.passes.torch.card import engine
 from globular.passes.torch.plain import blocks
 from globular.passes.torch.shard import TorchShard
-from globular.passes.torch.truncated import Costs, members_of, statistics, weighted_total
+from globular.passes.torch.truncated import Costs, members_of, statistics
 from globular.seam.among import Neighbors
 from globular.seam.mixture_passes import Expect
 from globular.seam.passes import Assign
@@ -41,7 +41,7 @@ def _shifted(z: Any, bits: int) -> Any:
 
 
 def random_clusters(seed: int, rows: Any, draw: int, n_clusters: int) -> Any:
-    """A cluster drawn by hashing (seed, row, draw) for each of some rows: that of `kernels.random`."""
+    """A cluster drawn by hashing (seed, row, draw) for each of some rows: that of `model.random`."""
     block, place = divmod(draw, 64)
     z = _signed(seed + block * int(MIX1)) + (rows * 64 + place + 1) * _signed(int(GOLDEN))
     z = (z ^ _shifted(z, 30)) * _signed(int(MIX1))
@@ -60,21 +60,14 @@ def _random_outside(search: Search, rows: Any, draw: int, known: Any, n_clusters
     return found
 
 
-class _Space:
-    """The search spaces of the rows of a block, each cluster once, and what it costs them."""
-
-    def __init__(self, shard: TorchShard, block: slice, candidates: Any, costs: Any) -> None:
-        self.block, self.candidates, self.costs = block, candidates, costs
-        self.weights = None if shard.w is None else shard.w[block]
-
-
-def _evaluated(shard: TorchShard, parameters: Parameters, candidates: Any, block: slice) -> _Space:
-    if has_kernels(shard.device) and shard.scales is None:
-        from globular.passes.torch import launch
-
-        return _Space(shard, block, candidates, launch.cost_candidates(shard.x[block], *parameters, candidates))
+def _costs(shard: TorchShard, parameters: Parameters, candidates: Any, block: slice) -> Any:
+    """What candidates cost the rows of a block."""
     scales = None if shard.scales is None else shard.scales[block]
-    return _Space(shard, block, candidates, plain.costs_of(shard.x[block], *parameters, candidates, scales))
+    return engine(shard.device).cost_candidates(shard.x[block], *parameters, candidates, scales)
+
+
+def _weights(shard: TorchShard, block: slice) -> Any:
+    return None if shard.w is None else shard.w[block, None]
 
 
 def _search_space(members: Any, graph: Any, search: Search, rows: Any) -> Any:
@@ -106,7 +99,7 @@ class _Pairs:
         self._C, self._wanted, self._pieces = n_clusters, wanted, list[tuple[Any, Any]]()
 
     def add(self, closest: Any, others: Any, distances: Any, weights: Any, counts: Any) -> None:
-        """Pairs of closest and other clusters, (n,) or (n, m) each, where they count."""
+        """Pairs of closest, (n, 1), and other clusters, (n, m), where they count; weights (n, 1)."""
         if not self._wanted:
             return
         counts = counts & (others != closest)
@@ -148,15 +141,14 @@ def _search(
     """C′ > 1, or soft: K(n) of lowest cost in the search space, first come first kept on ties; costs, and distances."""
     kept, n_distances = torch.empty(members.shape, dtype=torch.float64, device=shard.device), 0
     for block, rows in _blocks(shard, members.shape[1] * graph.shape[1] + search.n_random):
-        space = _evaluated(shard, parameters, _search_space(members[block], graph, search, rows), block)
-        lowest = torch.sort(space.costs, dim=1, stable=True)
-        best = torch.gather(space.candidates, 1, lowest.indices[:, : members.shape[1]])
+        space = _search_space(members[block], graph, search, rows)
+        costs = _costs(shard, parameters, space, block)
+        lowest = torch.sort(costs, dim=1, stable=True)
+        best = torch.gather(space, 1, lowest.indices[:, : members.shape[1]])
         kept[block] = lowest.values[:, : members.shape[1]]
         members[block] = torch.where(kept[block] < plain.FAR, best, -1)
-        is_one = space.candidates >= 0
-        n_distances = n_distances + is_one.sum()
-        weights = None if space.weights is None else space.weights[:, None]
-        pairs.add(best[:, :1], space.candidates, values(space.costs), weights, is_one)
+        n_distances = n_distances + (space >= 0).sum()
+        pairs.add(best[:, :1], space, values(costs), _weights(shard, block), space >= 0)
     return kept, n_distances
 
 
@@ -176,7 +168,7 @@ def expect_neighbors(shard: TorchShard, work: Expect) -> SoftStatistics:
     shard.label_tensor.copy_(members[:, 0])
     bounds = torch.logsumexp(-0.5 * kept, dim=1)
     sums = statistics(shard, work.mixture, costs, members, torch.exp(-0.5 * kept - bounds[:, None]))
-    bound = float(weighted_total(shard, bounds))
+    bound = float(shard.weighted(bounds).sum())
     return SoftStatistics(*sums, bound, shard.total_weight, int(n_distances), pairs.found())
 
 
@@ -205,7 +197,7 @@ def assign_neighbors(shard: TorchShard, work: Assign) -> HardStatistics:
         members.scatter_(1, place, torch.where(place > 0, firsts, members[:, :1]))
         shard.label_tensor.copy_(members[:, 0])
     n_changed = (shard.label_tensor != former).sum()
-    tally = torch.stack([weighted_total(shard, squared), n_changed.to(torch.float64)])
+    tally = torch.stack([shard.weighted(squared).sum(), n_changed.to(torch.float64)])
     sums = label_sums(shard, work.want, len(centers))
     found = hard_statistics(shard, int(n_distances), tally.tolist(), sums)
     found.pairs = pairs.found()
@@ -218,23 +210,22 @@ def _search_neighborhoods(
     """C′ = 1: the closest of the label's neighbourhood and of random candidates, one after the other, to the labels."""
     squared, n_distances = torch.empty(shard.n_rows, dtype=torch.float64, device=shard.device), 0
     for block, rows in _blocks(shard, graph.shape[1]):
-        near = _evaluated(shard, parameters, graph[shard.label_tensor[block].long()], block)
-        lowest = near.costs.min(dim=1)
-        closest = torch.gather(near.candidates, 1, lowest.indices[:, None])[:, 0]
-        best, d2 = closest, lowest.values
-        n_distances = n_distances + near.candidates.numel()
+        near, weights = graph[shard.label_tensor[block].long()], _weights(shard, block)
+        costs = _costs(shard, parameters, near, block)
+        d2, at = costs.min(dim=1)
+        best = closest = torch.gather(near, 1, at[:, None])[:, 0]
+        n_distances = n_distances + near.numel()
         for draw in range(search.n_random):
-            drawn = _random_outside(search, rows, draw, near.candidates, len(graph))
-            other = _evaluated(shard, parameters, drawn[:, None], block)
-            is_closer = other.costs[:, 0] < d2
+            drawn = _random_outside(search, rows, draw, near, len(graph))
+            other = _costs(shard, parameters, drawn[:, None], block)[:, 0]
+            is_closer = other < d2
             winner, loser = torch.where(is_closer, drawn, best), torch.where(is_closer, best, drawn)
-            far = torch.where(is_closer, d2, other.costs[:, 0])
-            is_near = (drawn >= 0) & (other.costs[:, 0] < HORIZON * near.costs.amax(dim=1))
-            pairs.add(winner, loser, torch.sqrt(far), near.weights, is_near)
-            best, d2 = winner, torch.minimum(d2, other.costs[:, 0])
+            far = torch.where(is_closer, d2, other)
+            is_near = (drawn >= 0) & (other < HORIZON * costs.amax(dim=1))
+            pairs.add(winner[:, None], loser[:, None], torch.sqrt(far)[:, None], weights, is_near[:, None])
+            best, d2 = winner, torch.minimum(d2, other)
             n_distances = n_distances + (drawn >= 0).sum()
-        stays = (best == closest)[:, None].expand_as(near.candidates)
-        weights = None if near.weights is None else near.weights[:, None]
-        pairs.add(closest[:, None], near.candidates, torch.sqrt(near.costs), weights, stays)
+        stays = (best == closest)[:, None].expand_as(near)
+        pairs.add(closest[:, None], near, torch.sqrt(costs), weights, stays)
         shard.label_tensor[block], squared[block] = best, d2
     return squared, n_distances

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from globular.data.blocks import Source
-from globular.data.some_rows import check_rows
+from globular.data.sources import check_rows
 from globular.errors import DataError, DeviceError, MemoryBudgetError
 from globular.model.statistics import F64
 from globular.passes.torch import streaming

@@ -1,6 +1,7 @@
 """What the kernels do, in plain torch: their oracle, and what runs on devices without triton and on float64 rows.
 
-Blocks of rows bound the memory; everything else is said as directly as torch allows.
+The functions are those of `launch`, with the same arguments; what only kernels need is not looked at here. Blocks of
+rows bound the memory; everything else is said as directly as torch allows.
 """
 
 from __future__ import annotations
@@ -26,55 +27,69 @@ def seen(x: Any, scales: Any, dtype: Any, rows: Any = slice(None)) -> Any:
     return some if scales is None else some * scales[rows].to(dtype)[:, None]
 
 
-def nominate(
-    x: Any, scales: Any, centers: Any, norms: Any, kept: int, cells: Any, starts: Any, per_row: int, rows: Any
-) -> tuple[Any, Any]:
-    """Squared distances by products to the `kept` closest centres of every item, and their numbers.
+def prepare(centers: Any, members: Any, product: Any, n_parts: int) -> tuple[Any, Any, Any, Any]:
+    """See `products.Prepared`; the parts are the centres themselves, of which nothing is missing."""
+    exact = centers.to(product)
+    listed = exact if members is None else exact[members]
+    norms = (listed * listed).sum(1)
+    return exact, listed, norms, torch.stack([norms.max(), torch.zeros_like(norms[0])])
 
-    Item i is of row i // per_row, or of rows[i]; with `cells` it looks at the centres of its own cell alone.
+
+def nominate(
+    x: Any, scales: Any, made: Any, members: Any, grouping: Any, starts: Any, limit: Any, kept: int, per_row: int,
+    rows: Any, rounding: float, precision: str, doubts: bool,
+) -> tuple[Any, Any, Any]:  # fmt: skip
+    """Squared distances by products to the `kept` closest centres of every item, their numbers, and distances.
+
+    Item i is of row i // per_row, or of rows[i]; grouped by cells it looks at the centres of its own cell alone.
     """
-    n = len(cells) if cells is not None else (len(rows) if rows is not None else len(x))
-    scores = torch.full((n, kept), FAR, dtype=centers.dtype, device=x.device)
+    n = len(grouping.order) if grouping is not None else (len(rows) if rows is not None else len(x))
+    scores = torch.full((n, kept), FAR, dtype=made.parts.dtype, device=x.device)
     found = torch.full((n, kept), -1, dtype=torch.int32, device=x.device)
-    everyone = torch.arange(n, device=x.device)
-    groups = [(everyone, 0, len(centers))]
-    if cells is not None:
-        bounds = starts.tolist()
-        groups = [(torch.nonzero(cells == g)[:, 0], bounds[g], bounds[g + 1]) for g in range(len(bounds) - 1)]
+    groups, looks = [(torch.arange(n, device=x.device), 0, len(made.parts))], None
+    if grouping is not None:
+        bounds, looks = starts.tolist(), starts.diff()[grouping.keys.long()]
+        groups = [(grouping.order[grouping.keys == g], bounds[g], bounds[g + 1]) for g in range(len(bounds) - 1)]
     for items, begin, end in groups:
-        own, k = centers[begin:end], min(kept, end - begin)
+        own, k = made.parts[begin:end], min(kept, end - begin)
         for block in blocks(len(items), max(1, end - begin)):
-            some = items[block]
+            some = items[block].long()
             chosen = some // per_row if rows is None else rows[some]
-            points = seen(x, scales, centers.dtype, chosen)
-            squared = (points * points).sum(1)[:, None] + norms[begin:end] - 2.0 * (points @ own.T)
+            points = seen(x, scales, own.dtype, chosen)
+            squared = (points * points).sum(1)[:, None] + made.norms[begin:end] - 2.0 * (points @ own.T)
             low = torch.sort(squared.clamp_min_(0.0), dim=1, stable=True)
             scores[some, :k] = low.values[:, :k]
             found[some, :k] = (low.indices[:, :k] + begin).to(torch.int32)
-    return scores, found
+    if members is not None:
+        found = torch.where(found >= 0, members[found.clamp_min(0).long()].to(torch.int32), -1)
+    return scores, found, looks
 
 
-def decide(x: Any, scales: Any, centers: Any, candidates: Any, *, own_first: bool) -> tuple[Any, Any]:
-    """The closest candidate of every row by differences, and its squared distance; see the kernel."""
-    n, n_candidates = candidates.shape
-    labels = torch.empty(n, dtype=torch.int32, device=x.device)
-    d2 = torch.empty(n, dtype=centers.dtype, device=x.device)
-    for block in blocks(n, n_candidates * x.shape[1]):
+def decide(
+    x: Any, scales: Any, weights: Any, made: Any, candidates: Any, scores: Any, labels: Any, rounding: float, keep: bool
+) -> tuple[Any, Any]:
+    """See `Aim.decide`."""
+    candidates = torch.cat([labels[:, None], candidates], dim=1) if keep else candidates
+    found, d2 = torch.empty_like(labels), torch.empty(len(x), dtype=made.exact.dtype, device=x.device)
+    for block in blocks(len(x), candidates.shape[1] * x.shape[1]):
         some = candidates[block]
-        points = seen(x, scales, centers.dtype, block)
-        squared = ((points[:, None] - centers[some.clamp_min(0).long()]) ** 2).sum(2)
+        points = seen(x, scales, made.exact.dtype, block)
+        squared = ((points[:, None] - made.exact[some.clamp_min(0).long()]) ** 2).sum(2)
         squared = torch.where(some >= 0, squared, FAR)
         best = squared.min(dim=1).values
         names = torch.where(squared == best[:, None], some, torch.iinfo(torch.int32).max).min(dim=1).values
-        if own_first:
+        if keep:
             names = torch.where(squared[:, 0] == best, some[:, 0], names)
-        labels[block], d2[block] = names, best
-    return labels, d2
+        found[block], d2[block] = names, best
+    errors = d2.to(torch.float64) if weights is None else d2.to(torch.float64) * weights
+    tally = torch.stack([errors.sum(), (found != labels).sum()])
+    labels.copy_(found)
+    return d2, tally
 
 
-def sum_clusters(x: Any, factors: Any, weights: Any, d2: Any, order: Any, starts: Any) -> Any:
-    """(C, D + 2): Σ w x, Σ w and Σ w d² of clusters, whose rows are order[starts[c]:starts[c + 1]], in float64."""
-    D, device = x.shape[1], x.device
+def sum_clusters(x: Any, factors: Any, weights: Any, d2: Any, grouping: Any) -> Any:
+    """(C, D + 2): Σ w x, Σ w and Σ w d² of clusters, by which rows are grouped, in float64."""
+    D, device, order, starts = x.shape[1], x.device, grouping.order, grouping.starts
     out = torch.zeros((len(starts) - 1, D + 2), dtype=torch.float64, device=device)
     labels = torch.repeat_interleave(torch.arange(len(out), device=device), starts.diff())
     for block in blocks(len(order), D):
@@ -87,7 +102,7 @@ def sum_clusters(x: Any, factors: Any, weights: Any, d2: Any, order: Any, starts
     return out
 
 
-def costs_of(x: Any, means: Any, precisions: Any, biases: Any, candidates: Any, scales: Any = None) -> Any:
+def cost_candidates(x: Any, means: Any, precisions: Any, biases: Any, candidates: Any, scales: Any = None) -> Any:
     """−2 log p(c, x) of some components of every row, float64; infinity where there is none."""
     found = torch.empty(candidates.shape, dtype=torch.float64, device=x.device)
     for block in blocks(len(x), candidates.shape[1] * x.shape[1]):
@@ -98,17 +113,19 @@ def costs_of(x: Any, means: Any, precisions: Any, biases: Any, candidates: Any, 
 
 
 def nominate_components(
-    x: Any, means: Any, precisions: Any, biases: Any, kept: int, cells: Any, starts: Any, members: Any, per_row: int
-) -> tuple[Any, Any]:
+    x: Any, means: Any, precisions: Any, biases: Any, middles: Any, kept: int, grouping: Any, starts: Any, members: Any,
+    per_row: int,
+) -> tuple[Any, Any]:  # fmt: skip
     """The best components of every item's cell: costs, and numbers, −1 where there is nobody."""
-    scores = torch.full((len(cells), kept), FAR, dtype=torch.float64, device=x.device)
-    found = torch.full((len(cells), kept), -1, dtype=torch.int32, device=x.device)
+    n_items = len(grouping.order)
+    scores = torch.full((n_items, kept), FAR, dtype=torch.float64, device=x.device)
+    found = torch.full((n_items, kept), -1, dtype=torch.int32, device=x.device)
     for cell, (begin, end) in enumerate(zip(starts.tolist(), starts.tolist()[1:], strict=False)):
-        own, items = members[begin:end], torch.nonzero(cells == cell)[:, 0]
+        own, items = members[begin:end], grouping.order[grouping.keys == cell]
         if not len(items) or begin == end:
             continue
         k = min(kept, end - begin)
-        costs = costs_of(x[items // per_row], means, precisions, biases, own.expand(len(items), -1))
+        costs = cost_candidates(x[items // per_row], means, precisions, biases, own.expand(len(items), -1))
         lowest = torch.sort(costs, dim=1, stable=True)
         scores[items, :k] = lowest.values[:, :k]
         found[items, :k] = own[lowest.indices[:, :k]].to(torch.int32)
@@ -116,7 +133,7 @@ def nominate_components(
 
 
 def weigh(
-    x: Any, means: Any, precisions: Any, biases: Any, labels: Any, members: Any, candidates: Any
+    x: Any, means: Any, precisions: Any, biases: Any, labels: Any, members: Any, candidates: Any, scores: Any
 ) -> tuple[Any, Any, Any]:
     """See the kernel; labels and members change in place. Shares, bounds, and bounds before."""
     kept = members.shape[1]
@@ -127,7 +144,7 @@ def weigh(
     repeats = torch.zeros_like(everyone, dtype=torch.bool)
     for k in range(1, everyone.shape[1]):
         repeats[:, k] = (everyone[:, :k] == everyone[:, k : k + 1]).any(dim=1)
-    costs = costs_of(x, means, precisions, biases, torch.where(repeats, -1, everyone))
+    costs = cost_candidates(x, means, precisions, biases, torch.where(repeats, -1, everyone))
     before = torch.logsumexp(-0.5 * costs[:, :kept], dim=1)
     lowest = torch.sort(costs, dim=1, stable=True)
     low = lowest.values[:, :kept]

@@ -14,13 +14,13 @@ from typing import Any
 import torch
 
 from globular.passes.torch import plain
-from globular.passes.torch.card import has_kernels
+from globular.passes.torch.card import engine
 from globular.passes.torch.grouping import Grouping, group
 from globular.passes.torch.shard import TorchShard
 
 PRODUCT_TYPES = {torch.float16: torch.float16, torch.uint8: torch.float16, torch.bfloat16: torch.bfloat16}
 """In what type rows are multiplied; those of float32 in tf32, three times where it has to be precise."""
-PARTS = {torch.float16: 2, torch.bfloat16: 3, torch.float32: 1}
+PARTS = {torch.float16: 2, torch.bfloat16: 3, torch.float32: 1, torch.float64: 1}
 """Numbers of a product's type that make up one of float32."""
 PRECISE_NOMINEES = 4
 ROOM = 8
@@ -55,23 +55,18 @@ class Aim:
         self.shard, self._starts, self._members, self._added = shard, starts, members, added
         self._whole = shard.tensor(centers)
         self.n = len(self._whole)
-        self.by_kernels = has_kernels(shard.device) and shard.exact == torch.float32
-        self._product = PRODUCT_TYPES.get(shard.x.dtype, torch.float32)
+        self._engine = engine(shard.device, shard.exact)
+        self.by_kernels = self._engine is not plain
+        self._product = PRODUCT_TYPES.get(shard.x.dtype, torch.float32) if self.by_kernels else shard.exact
         self._made: dict[int, Prepared] = {}
         self.looks: Any = None
         """Distances of the last nomination in cells, to be added."""
 
-    def _prepared(self, n_parts: int = 1) -> Prepared:
-        """The centres in so many parts."""
+    def _prepared(self, precise: bool = False) -> Prepared:
+        """The centres, in as many parts as make up float32 where it has to be precise."""
+        n_parts = PARTS[self._product] if precise else 1
         if n_parts not in self._made:
-            if self.by_kernels:
-                from globular.passes.torch import launch
-
-                made = Prepared(*launch.prepare(self._whole, self._members, self._product, n_parts))
-            else:
-                exact = self._whole.to(self.shard.exact)
-                listed = exact if self._members is None else exact[self._members]
-                made = Prepared(exact, listed, (listed * listed).sum(1))
+            made = Prepared(*self._engine.prepare(self._whole, self._members, self._product, n_parts))
             if self._added is not None:
                 made.norms = made.norms + self._added
             self._made[n_parts] = made
@@ -82,6 +77,8 @@ class Aim:
 
         Sums of D products in float32, and of tf32 what it leaves out of both factors: once, or thrice less.
         """
+        if not self.by_kernels:
+            return 4.0 * (self.shard.n_columns + 16) * float(torch.finfo(self.shard.exact).eps)
         tf32 = 0.0 if self._product != torch.float32 else 2.0**-18 if precise else 2.0**-9
         return (self.shard.n_columns + 16) * 2.0**-23 + tf32
 
@@ -95,24 +92,11 @@ class Aim:
         all rows, or these, or the first of these up to a `limit` on the card, and what is said of the others means
         nothing. With `doubts` a second centre is named only if it may be the closest.
         """
-        shard, members, grouping = self.shard, self._members, None
-        if isinstance(cells, Grouping):
-            grouping, cells = cells, cells.keys
-        made = self._prepared(PARTS[self._product] if precise and self.by_kernels else 1)
-        if not self.by_kernels:
-            given = (shard.x, shard.scales, made.parts, made.norms)
-            scores, found = plain.nominate(*given, kept, cells, self._starts, per_row, rows)
-            if cells is not None:
-                self.looks = self._starts.diff()[cells.long()]
-            if members is not None:
-                found = torch.where(found >= 0, members[found.clamp_min(0).long()].to(torch.int32), -1)
-            return scores, found
-        from globular.passes.torch import launch
-
-        if cells is not None and grouping is None:
+        shard, made, grouping = self.shard, self._prepared(precise), cells
+        if cells is not None and not isinstance(cells, Grouping):
             grouping = group(cells, len(self._starts) - 1, starts=False)
-        scores, found, self.looks = launch.nominate(
-            shard.x, shard.scales, made, members, grouping, self._starts, limit, kept, per_row, rows,
+        scores, found, self.looks = self._engine.nominate(
+            shard.x, shard.scales, made, self._members, grouping, self._starts, limit, kept, per_row, rows,
             self._rounding(precise), "tf32x3" if precise else "tf32", doubts,
         )  # fmt: skip
         return scores, found
@@ -123,12 +107,9 @@ class Aim:
         x·m is known up to ‖x‖ δ, where δ is what rounding has left of m, up to the rounding of D additions in float32,
         and up to the seven bits of a score that hold the column.
         """
-        lengths, made = self.shard.lengths[rows], self._prepared(PARTS[self._product] if self.by_kernels else 1)
+        lengths, made = self.shard.lengths[rows], self._prepared(precise=True)
         reach = lengths + torch.sqrt(made.norms.max())
-        if self.by_kernels:
-            slack = 2.0 * lengths * torch.sqrt(made.extent[1]) + self._rounding(True) * reach**2 + 3.1e-5 * scores[:, 0]
-        else:
-            slack = 4.0 * (self.shard.n_columns + 16) * torch.finfo(self.shard.exact).eps * reach**2
+        slack = 2.0 * lengths * torch.sqrt(made.extent[1]) + self._rounding(True) * reach**2 + 3.1e-5 * scores[:, 0]
         return scores - scores[:, :1] <= slack[:, None]
 
     def closest(self, labels: Any) -> tuple[Any, Any]:
@@ -205,16 +186,7 @@ class Aim:
         Returns squared distances, and (2,) Σ w d² and how many labels changed. With scores, candidates that cannot
         be the closest are left out.
         """
-        shard = self.shard
-        if self.by_kernels:
-            from globular.passes.torch import launch
-
-            made, rounding = self._prepared(), self._rounding(False)
-            return launch.decide(shard.x, shard.scales, shard.w, made, candidates, scores, labels, rounding, keep)
-        if keep:
-            candidates = torch.cat([labels[:, None], candidates], dim=1)
-        found, d2 = plain.decide(shard.x, shard.scales, self._prepared().exact, candidates, own_first=keep)
-        errors = d2.to(torch.float64) if shard.w is None else d2.to(torch.float64) * shard.w
-        tally = torch.stack([errors.sum(), (found != labels).sum()])
-        labels.copy_(found)
+        shard, made = self.shard, self._prepared()
+        given = (candidates, scores, labels, self._rounding(False), keep)
+        d2, tally = self._engine.decide(shard.x, shard.scales, shard.w, made, *given)
         return d2, tally

@@ -56,8 +56,7 @@ def try_seeds(shard: TorchShard, work: TrySeeds) -> F64:
     for c in range(aim.n):
         number = torch.full((shard.n_rows,), c, dtype=torch.int32, device=shard.device)
         squared, _ = aim.decide(number[:, None], number.clone())
-        least = torch.minimum(squared, shard.d2_tensor).to(torch.float64)
-        potentials.append((least if shard.w is None else least * shard.w).sum())
+        potentials.append(shard.weighted(torch.minimum(squared, shard.d2_tensor)).sum())
     return torch.stack(potentials).cpu().numpy()
 
 
@@ -159,8 +158,7 @@ def spare(shard: TorchShard, work: Spare) -> SpareCenters:
     scores, found = aim.nominate(min(2, n), precise=True)
     labels, d2 = found[:, 0], scores[:, 0].to(shard.exact)
     shard.label_tensor.copy_(labels)
-    losses = (scores[:, -1] - scores[:, 0]).to(torch.float64) * shard.weights_of_rows
-    total = totals_by(losses, shard.label_tensor, n)
+    total = totals_by(shard.weighted(scores[:, -1] - scores[:, 0]), shard.label_tensor, n)
     shard.d2_tensor.copy_(d2)
     return SpareCenters(shard.give(total), float(shard.errors().sum()), shard.n_rows * n)
 

@@ -6,23 +6,22 @@ float64 otherwise. Per-row state lies beside them, and so does what passes take 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 
 from globular.errors import UnsupportedPassError
 from globular.model.statistics import F64, Floats
-from globular.passes.torch.card import DENSE, CardShard, DeviceState
+from globular.passes.torch.card import NOT_WRITTEN, CardShard
 from globular.passes.torch.plain import blocks, seen
 from globular.passes.torch.recording import Recordings
-from globular.seam.among import Need
 from globular.seam.passes import Index, Pass, Result
+from globular.seam.shard import PointState
 from globular.threads import cached_property
 
 KEPT_TYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.uint8)
 """Types in which rows stay; others become float32 where nothing is lost, else float64."""
-NOT_WRITTEN = "it has not been written for GPUs; use device='cpu'"
 
 
 class TorchShard(CardShard):
@@ -44,7 +43,7 @@ class TorchShard(CardShard):
         *,
         unit_rows: bool = False,
         scales: Any = None,
-        state: DeviceState | None = None,
+        state: PointState | None = None,
         first_row: int = 0,
         lent_recordings: Recordings | None = None,
     ) -> None:
@@ -71,10 +70,6 @@ class TorchShard(CardShard):
 
     def _run_parts(self, work: Pass[Result]) -> Result:
         raise UnsupportedPassError(f"{type(work).__name__} is not available here: {NOT_WRITTEN}")
-
-    @property
-    def lacks(self) -> Mapping[Need, str]:
-        return {"sparse rows": DENSE, "rows on a CPU": NOT_WRITTEN}
 
     @cached_property
     def lengths(self) -> Any:

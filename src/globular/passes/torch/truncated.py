@@ -17,12 +17,11 @@ from globular.model.cells import CenterCells
 from globular.model.covariances import SEPARABLE
 from globular.model.gaussian import GaussianParameters
 from globular.model.statistics import SoftStatistics, TruncatedPosterior
-from globular.passes.torch import plain
 from globular.passes.torch.assign import closest_small_cells
-from globular.passes.torch.card import has_kernels
+from globular.passes.torch.card import NOT_WRITTEN, engine
 from globular.passes.torch.grouping import group
 from globular.passes.torch.products import Aim
-from globular.passes.torch.shard import NOT_WRITTEN, TorchShard
+from globular.passes.torch.shard import TorchShard
 from globular.seam.among import Probe
 from globular.seam.answers import Answer, Truncated
 from globular.seam.mixture_passes import Expect
@@ -30,7 +29,7 @@ from globular.seam.mixture_passes import Expect
 
 def members_of(shard: TorchShard, n_candidates: int) -> Any:
     """Per-row state: K(n), (N, C′) int32, the best first; −1 where there is none."""
-    return shard.state.tensor("members", torch.int32, -1, width=n_candidates)
+    return shard.state.get("members", torch.int32, -1, width=n_candidates)
 
 
 class Costs:
@@ -41,13 +40,13 @@ class Costs:
             raise UnsupportedPassError(
                 f"components with covariance_type={mixture.covariance_type!r} are not searched here: {NOT_WRITTEN}"
             )
-        self.shard, self.C, self.D = shard, *mixture.means.shape
+        self.shard, self.D = shard, mixture.means.shape[1]
         self.means = shard.tensor(mixture.means).contiguous()
         log_weights, variances = torch.log(shard.tensor(mixture.weights)), shard.tensor(mixture.variances())
         self.precisions = (1.0 / variances).contiguous()
         log_determinants = torch.log(variances).sum(dim=1) * (self.D if variances.shape[1] == 1 else 1)
         self.biases = log_determinants + self.D * math.log(2 * math.pi) - 2.0 * log_weights
-        self.by_kernels = has_kernels(shard.device)
+        self.engine = engine(shard.device)
 
     @property
     def parameters(self) -> tuple[Any, Any, Any]:
@@ -56,36 +55,17 @@ class Costs:
 
     def nominate(self, cells: CenterCells, visits: Any, kept: int) -> tuple[Any, Any]:
         """The best components of the cells that every row visits: numbers and costs, (N, visits · kept)."""
-        shard, per_row = self.shard, visits.shape[1]
+        shard = self.shard
         members, starts = shard.tensor(cells.order, torch.int64), shard.tensor(cells.starts, torch.int64)
-        flat = visits.reshape(-1)
-        if self.by_kernels:
-            from globular.passes.torch import launch
-
-            grouping, middles = group(flat, len(starts) - 1, starts=False), shard.tensor(cells.middles).contiguous()
-            scores, found = launch.nominate_components(
-                shard.x, *self.parameters, middles, kept, grouping, starts, members, per_row
-            )
-        else:
-            scores, found = plain.nominate_components(shard.x, *self.parameters, kept, flat, starts, members, per_row)
+        grouping = group(visits.reshape(-1), len(starts) - 1, starts=False)
+        given = shard.tensor(cells.middles).contiguous(), kept, grouping, starts, members, visits.shape[1]
+        scores, found = self.engine.nominate_components(shard.x, *self.parameters, *given)
         return found.view(shard.n_rows, -1), scores.view(shard.n_rows, -1)
 
     def weigh(self, labels: Any, members: Any, candidates: Any = None, scores: Any = None) -> tuple[Any, Any, Any]:
         """K(n) becomes the best of itself and the candidates: shares, bounds, and bounds before, of every row."""
-        if self.by_kernels:
-            from globular.passes.torch import launch
-
-            return launch.weigh(self.shard.x, *self.parameters, labels, members, candidates, scores)
-        return plain.weigh(self.shard.x, *self.parameters, labels, members, candidates)
-
-    def sums(self, members: Any, shares: Any) -> Any:
-        """(C, 2 D + 1): Σ q, Σ q (x − μ), Σ q (x − μ)² over the rows that keep a component."""
-        if not self.by_kernels:
-            return plain.sum_entries(self.shard.x, shares, self.means, members)
-        from globular.passes.torch import launch
-
-        keys = torch.where(members >= 0, members, self.C).reshape(-1)
-        return launch.sum_entries(self.shard.x, shares, self.means, group(keys, self.C + 1), members.shape[1])
+        found = self.engine.weigh(self.shard.x, *self.parameters, labels, members, candidates, scores)
+        return tuple(found)
 
 
 def statistics(
@@ -94,16 +74,11 @@ def statistics(
     """Counts, sums and scatter of the truncated M-step."""
     if shard.w is not None:
         shares = shares * shard.w[:, None]
-    raw = costs.sums(members, shares)
+    raw = costs.engine.sum_entries(shard.x, shares, costs.means, members)
     counts, sums, squares = torch.split(raw, [1, costs.D, costs.D], dim=1)
     if mixture.family.scatter.width(costs.D) < costs.D:
         squares = squares.sum(dim=1, keepdim=True)
     return shard.give(counts[:, 0].contiguous()), shard.give(sums.contiguous()), shard.give(squares.contiguous())
-
-
-def weighted_total(shard: TorchShard, values: Any) -> Any:
-    """Σ w v of one value a row."""
-    return (values if shard.w is None else values * shard.w).sum()
 
 
 @TorchShard.implements(Expect, Probe)
@@ -120,7 +95,7 @@ def expect_probe(shard: TorchShard, work: Expect) -> SoftStatistics:
         looks = looks + routing + shard.tensor(cells.starts, torch.int64).diff()[visits.long()].sum()
     shares, bounds, before = costs.weigh(labels, members, *found)
     sums = statistics(shard, work.mixture, costs, members, shares)
-    totals = torch.stack([weighted_total(shard, bounds), weighted_total(shard, before), looks.to(torch.float64)])
+    totals = torch.stack([shard.weighted(bounds).sum(), shard.weighted(before).sum(), looks.to(torch.float64)])
     bound, former, n_looks = totals.tolist()
     gain = 0.0 if cells is None else bound - former
     return SoftStatistics(*sums, bound, shard.total_weight, n_distances + int(n_looks), gain=gain)

@@ -6,19 +6,17 @@ state is in this process, wherever its rows are.
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from globular.jit import new_queue, share_kernel
-from globular.kernels.claims import find_cells
-from globular.kernels.tree_sums import part_nodes
+from globular.jit import Queue, kernel, new_queue, share_kernel, take_number
 from globular.model.chunks import Chunks, Claims, NodeValue
 from globular.model.gaussian import GaussianParameters
 from globular.model.groups import starts_of
 from globular.model.statistics import F64, I64
-from globular.passes.cpu.expect.blocks import ChunkBlocks
+from globular.passes.cpu.expect.blocks import Answers, ChunkBlocks
 from globular.passes.cpu.expect.rows_of import SMALLEST_SHARE
 from globular.passes.cpu.rows import read_only
 from globular.passes.host import SEARCHED_AT_ONCE, HostShard
@@ -44,7 +42,13 @@ def frontier_of(shard: HostShard) -> Frontier:
 def plant(shard: HostShard, work: passes.Plant) -> int:
     known = cast(Frontier | None, shard.frontier)
     if known is None or (known.tree.kind, known.leaf_size) != (work.scatter, work.leaf_size):
-        trees = [_tree_of(shard, work, begin, rows) for begin, rows in shard.row_blocks()]
+        trees = [
+            PartitionTree.build(
+                rows, shard.weights[begin : begin + len(rows)], work.scatter, work.leaf_size,
+                first_row=shard.first_row + begin, n_threads=shard.n_threads,
+            )
+            for begin, rows in shard.row_blocks()
+        ]  # fmt: skip
 
         def read(numbers: NDArray[np.integer]) -> tuple[F64, F64]:
             places = np.asarray(numbers, dtype=np.intp) - shard.first_row
@@ -54,11 +58,6 @@ def plant(shard: HostShard, work: passes.Plant) -> int:
     frontier = frontier_of(shard)
     frontier.reset(work.largest, work.depth)
     return len(frontier)
-
-
-def _tree_of(shard: HostShard, work: passes.Plant, begin: int, rows: NDArray[Any]) -> PartitionTree:
-    weights, first = shard.weights[begin : begin + len(rows)], shard.first_row + begin
-    return PartitionTree.build(rows, weights, work.scatter, work.leaf_size, first_row=first, n_threads=shard.n_threads)
 
 
 @HostShard.implements(passes.TakeCells)
@@ -81,6 +80,22 @@ def open_rows(shard: HostShard, work: passes.OpenRows) -> int:
     while len(frontier.nodes):
         frontier.open(np.arange(len(frontier.nodes)))
     return len(frontier)
+
+
+@kernel
+def part_nodes(
+    children: Any,  # IN  (n_nodes, 2)
+    weights: Any,  # IN  (n_nodes,)
+    gain: float,  # IN  what parting has to gain per unit of weight
+    worth: Any,  # IN what each node is worth as a cluster, OUT what the best of its partitions is worth
+    parted: Any,  # OUT (n_nodes,) whether that is one of its children's
+) -> None:
+    """The best partition that the tree contains, from the leaves up. O(nodes)."""
+    for node in range(children.shape[0] - 1, -1, -1):
+        a, b = children[node, 0], children[node, 1]
+        parted[node] = a >= 0 and worth[a] + worth[b] > worth[node] + gain * weights[node]
+        if parted[node]:
+            worth[node] = worth[a] + worth[b]
 
 
 def best_parts(tree: PartitionTree, value: NodeValue, gain: float, n_threads: int = 1) -> NDArray[np.bool_]:
@@ -137,6 +152,44 @@ def put_frontier(shard: HostShard, work: passes.PutFrontier) -> None:
     frontier_of(shard).restore(work.state, work.gains)
 
 
+class Cells(NamedTuple):
+    """Cells of the frontier, or copies of those that components hold; no copies where they are only counted."""
+
+    weights: Any  # (M,)
+    means: Any  # (M, D)
+    scatter: Any  # (M, S), or (M, 0)
+
+
+@kernel
+def find_cells(
+    queue: Queue,  # IN/OUT spans not taken yet
+    cells_per_span: int,  # IN
+    q: Any,  # IN  (M, C) responsibilities
+    components: Any,  # IN  (n,)
+    least: float,  # IN  responsibility above which a cell is a component's
+    cells: Any,  # IN
+    places: Any,  # IN/OUT (spans, n) where what each component holds goes; then where it ends
+    found: Any,  # OUT with weights w q; scatters are sums, and so shrink with the weight
+) -> None:
+    """Called twice: first there is no room for what is found, and spans count. O(M·n + claims·S)."""
+    M = cells.weights.shape[0]
+    span = take_number(queue)
+    while span * cells_per_span < M:
+        for k in range(components.shape[0]):
+            c, at = components[k], places[span, k]
+            for i in range(span * cells_per_span, min(M, (span + 1) * cells_per_span)):
+                if q[i, c] > least:
+                    if found.weights.shape[0]:
+                        found.weights[at] = cells.weights[i] * q[i, c]
+                        for d in range(cells.means.shape[1]):
+                            found.means[at, d] = cells.means[i, d]
+                        for s in range(cells.scatter.shape[1]):
+                            found.scatter[at, s] = cells.scatter[i, s] * q[i, c]
+                    at += 1
+            places[span, k] = at
+        span = take_number(queue)
+
+
 @HostShard.implements(passes.CellsOf)
 def cells_of(shard: HostShard, work: passes.CellsOf) -> Claims:
     frontier, mixture = frontier_of(shard), work.mixture
@@ -153,17 +206,14 @@ def _claimed(blocks: ChunkBlocks, cells: Chunks, components: NDArray[np.integer]
     q, _ = blocks.posterior(blocks.observed(cells), n_threads)
     n_spans, wanted = -(-len(cells) // SEARCHED_AT_ONCE), components.astype(np.int64)
     places = np.zeros((n_spans, len(components)), dtype=np.int64)
-    held = [read_only(np.ascontiguousarray(each)) for each in (cells.weights, cells.means, cells.scatter)]
+    held = Cells(*(read_only(np.ascontiguousarray(each)) for each in (cells.weights, cells.means, cells.scatter)))
     n_threads = worth_waking(min(n_threads, n_spans), SECONDS_PER_NUMBER * q.size)
 
     def find(n: int) -> Chunks:
-        weights, means, scatter = (np.empty((n, *each.shape[1:])) for each in held)
-        queue, given = new_queue(), (*held, places, weights, means, scatter)
-        share_kernel(
-            lambda: find_cells(queue, SEARCHED_AT_ONCE, q, wanted, SMALLEST_SHARE, *given), queue, n_threads,
-            calls_blas=False,
-        )  # fmt: skip
-        return Chunks(weights, means, scatter, cells.kind)
+        queue, found = new_queue(), Cells(*(np.empty((n, *each.shape[1:])) for each in held))
+        given = queue, SEARCHED_AT_ONCE, q, wanted, SMALLEST_SHARE, held, places, found
+        share_kernel(lambda: find_cells(*given), queue, n_threads, calls_blas=False)
+        return Chunks(*found, cells.kind)
 
     find(0)
     starts = starts_of(places.T.ravel())  # what a component holds in all spans lies together
@@ -179,17 +229,14 @@ def open_held(shard: HostShard, work: passes.OpenHeld) -> int:
     wanted = np.zeros(mixture.n_components, dtype=bool)
     wanted[components] = True
     holders = holders[: len(frontier.nodes)]
-    while True:
-        short = wanted & (n_cells < least)
-        places = np.flatnonzero(short[holders] & frontier.spread)
-        if not len(places):
-            return len(frontier)
+    while len(places := np.flatnonzero((wanted & (n_cells < least))[holders] & frontier.spread)):
         n_cells += np.bincount(holders[places], frontier.n_children(places) - 1, minlength=mixture.n_components).astype(
             np.int64
         )
         inner = places[~frontier.tree.is_leaf(frontier.nodes[places])]
         holders = np.concatenate([np.delete(holders, places), np.repeat(holders[inner], 2)])  # the order of `open`
         frontier.open(places)
+    return len(frontier)
 
 
 def _holders(frontier: Frontier, mixture: GaussianParameters, n_threads: int) -> NDArray[np.integer]:
@@ -199,5 +246,5 @@ def _holders(frontier: Frontier, mixture: GaussianParameters, n_threads: int) ->
     blocks = ChunkBlocks(mixture, frontier.offset)
     found = [np.empty(len(part), dtype=np.int64) for part in frontier.parts()]
     for part, components in zip(frontier.parts(), found, strict=True):
-        blocks.answer(blocks.observed(part), n_threads, components=components)
+        blocks.answer(blocks.observed(part), n_threads, Answers(components))
     return np.concatenate(found)

@@ -15,19 +15,21 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-from globular.jit import Queue, Scratch, inline, kernel, new_queue, share_kernel, take_number, twin
+from globular.jit import Queue, Scratch, inline, kernel, new_queue, share_kernel, take_number
 from globular.jit.tiles import ROWS
-from globular.kernels.rows import add_row, squared_distance
 from globular.model.statistics import HardStatistics
-from globular.passes.cpu.engine.label import ROUND_DOWN, Given, label_block
+from globular.passes.cpu.engine.label import ROUND_DOWN, label_block
+from globular.passes.cpu.engine.rows import add_row, squared_distance
+from globular.passes.cpu.rows import KernelRows, on_spans
 from globular.passes.cpu.settled import FADED, Settled, add_up
 from globular.passes.cpu.shard import CpuShard
 from globular.passes.cpu.sums import add_moved, sums_about_offset, wanted_sums
 from globular.passes.host import CACHED_NUMBERS
 from globular.seam.among import All
 from globular.seam.passes import Assign
-from globular.threads import run_all, worth_waking
+from globular.threads import worth_waking
 
 ROWS_PER_SPAN = 1024
 """Least rows of a span, and eight times as many as clusters where it has sums of them."""
@@ -67,53 +69,6 @@ class Task(NamedTuple):
     distances: bool  # whether Σ w d² is wanted
 
 
-@twin
-def square_of(rows: Any, i: int, scale: float, offset: Any) -> float:
-    """‖x − offset‖² or, where there is none, ‖s x‖² in float64. O(D) or O(nnz)."""
-    x = rows[0]
-    total = 0.0
-    if offset.shape[0]:
-        for j in range(x.shape[1]):
-            value = x[i, j] - offset[j]
-            total += value * value
-    else:
-        for j in range(x.shape[1]):
-            value = scale * x[i, j]
-            total += value * value
-    return total
-
-
-@square_of.for_csr
-def _square_of(rows: Any, i: int, scale: float, offset: Any) -> float:
-    data, _, indptr = rows
-    total = 0.0
-    for k in range(indptr[i], indptr[i + 1]):
-        total += (scale * data[k]) * (scale * data[k])
-    return total
-
-
-@twin
-def move_one(rows: Any, i: int, factor: float, offset: Any, sums: Any, former: int, c: int) -> None:
-    """Take factor · (x − offset) from sums[former] and add it to sums[c], another one. O(D) or O(nnz)."""
-    x = rows[0]
-    if offset.shape[0]:
-        for j in range(x.shape[1]):
-            value = factor * (x[i, j] - offset[j])
-            sums[former, j] -= value
-            sums[c, j] += value
-    else:
-        for j in range(x.shape[1]):
-            value = factor * x[i, j]
-            sums[former, j] -= value
-            sums[c, j] += value
-
-
-@move_one.for_csr
-def _move_one(rows: Any, i: int, factor: float, offset: Any, sums: Any, former: int, c: int) -> None:
-    add_row(rows, i, -factor, offset, sums, former)
-    add_row(rows, i, factor, offset, sums, c)
-
-
 @inline
 def add_to_sums(rows: Any, i: int, former: Any, c: int, given: Any, span: int, tally: Any) -> None:
     """Add a row to a cluster's sums of its span, and take it from its former one's; −1: from none. O(D) or O(nnz)."""
@@ -124,11 +79,10 @@ def add_to_sums(rows: Any, i: int, former: Any, c: int, given: Any, span: int, t
     weight = given.weights[i] if given.weights.shape[0] else 1.0
     factor = weight * (given.scales[i] if given.scales.shape[0] else 1.0)
     tally.counts[span, c] += weight
-    if former < 0:
-        add_row(rows, i, factor, given.offset, tally.sums[span], c)
-    else:
+    add_row(rows, i, factor, given.offset, tally.sums[span], c)
+    if former >= 0:
         tally.counts[span, former] -= weight
-        move_one(rows, i, factor, given.offset, tally.sums[span], former, c)
+        add_row(rows, i, -factor, given.offset, tally.sums[span], former)
 
 
 @inline
@@ -158,7 +112,7 @@ def find_unsettled(
     if task.is_first:
         for i in range(start, stop):
             scale = given.scales[i] if given.scales.shape[0] else 1.0
-            square = square_of(rows, i, scale, given.offset)
+            square = squared_distance(rows, i, scale, given.about, 0, given.about_norm)
             state.squares[i] = square
             tally.totals[span, 0] += square * (given.weights[i] if given.weights.shape[0] else 1.0)
     room, held = state.room[start:stop], state.held[start:stop]  # counted from 0: it vectorises
@@ -353,27 +307,15 @@ def _sweep(shard: CpuShard, settled: Settled, add_sums: bool, all_sums: bool, di
     task = Task(not settled.is_known, all_sums, distances)
     given, nominees, shifts = settled.given, settled.nominees, settled.shifts
     state = RowState(shard.labels, settled.held, settled.room, settled.squares)
-    rows = settled.rows
-    if rows is None:
 
-        def convert_and_assign(span: int) -> None:
-            part = slice(span * rows_per_span, min(n, (span + 1) * rows_per_span))
-            some = Given(shard.weights[part], shard.scales[part], given.offset)
-            with settled.block() as block:
-                assign_spans(
-                    new_queue(), rows_per_span, shard.rows.kernel_rows(part.start, part.stop), some, nominees, shifts,
-                    task, RowState(*(each[part] for each in state)), block,
-                    Tally(*(each[span : span + 1] for each in tally)),
-                )  # fmt: skip
-
-        run_all(convert_and_assign, range(n_spans), shard.n_threads, calls_blas=False)
-        return tally
-    queue = new_queue()
-
-    def assign() -> None:
+    def sweep(queue: NDArray[np.int64], rows: KernelRows, part: slice, spans: slice) -> None:
+        some = given._replace(weights=given.weights[part], scales=given.scales[part])
         with settled.block() as block:
-            assign_spans(queue, rows_per_span, rows, given, nominees, shifts, task, state, block, tally)
+            assign_spans(
+                queue, rows_per_span, rows, some, nominees, shifts, task, RowState(*(each[part] for each in state)),
+                block, Tally(*(each[spans] for each in tally)),
+            )  # fmt: skip
 
     seconds = SECONDS_PER_PRODUCT * n * (C + 16) * D
-    share_kernel(assign, queue, worth_waking(min(shard.n_threads, n_spans), seconds), calls_blas=False)
+    on_spans(shard.rows, rows_per_span, worth_waking(shard.n_threads, seconds), sweep)
     return tally

@@ -23,9 +23,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from globular.jit import Queue, Scratch, inline, kernel, new_queue, share_kernel, take_number
-from globular.kernels.grouped import look_up
-from globular.kernels.rows import fetch, quick_distance, quick_distances, squared_distance
-from globular.kernels.sums import AHEAD
 from globular.model.columns import ColumnMeans
 from globular.model.nested import Batch, Bounds, Candidates, NestedStatistics
 from globular.model.statistics import F64, I64
@@ -44,13 +41,14 @@ from globular.passes.cpu.center_scores import (
     stored_lower,
     stored_upper,
 )
+from globular.passes.cpu.engine.rows import AHEAD, fetch, quick_distance, quick_distances, squared_distance
 from globular.passes.cpu.grouped import packed
-from globular.passes.cpu.rows import CSRRows
+from globular.passes.cpu.rows import CSRRows, look_up
 from globular.passes.cpu.shard import CpuShard
-from globular.passes.host import SEARCHED_AT_ONCE
+from globular.passes.host import ROWS_AT_ONCE, SEARCHED_AT_ONCE
 from globular.seam.among import Down, Probe
 from globular.seam.passes import Assign, AssignBatch, Labels
-from globular.threads import SECONDS_PER_NUMBER, single_threaded_blas, worth_waking
+from globular.threads import SECONDS_PER_NUMBER, even_ranges, run_all, single_threaded_blas, worth_waking
 
 DIRECT_SHARE = 1 / 6
 """Dense rows with at most this share of the centres as candidates compute those distances alone, others all: a
@@ -77,31 +75,6 @@ class Looked(NamedTuple):
 
 
 # --- kernels ---------------------------------------------------------------------------------------------------------
-
-
-@kernel
-def write_labels(
-    queue: Queue,  # IN/OUT blocks
-    size: int,  # IN  rows of a block
-    batch: Any,  # IN  (b,) rows of the shard
-    former: Any,  # IN  (b,)
-    new: Any,  # IN  (b,)
-    labels: Any,  # OUT (N,)
-    moved: Any,  # OUT (1, b) positions of rows that change their cluster, from where each block begins
-    n_moved: Any,  # OUT (blocks,)
-) -> None:
-    """The new labels of the batch. O(b)."""
-    block = take_number(queue)
-    while block < n_moved.shape[0]:
-        begin = block * size
-        n = 0
-        for i in range(begin, min(begin + size, batch.shape[0])):
-            if new[i] != former[i]:
-                labels[batch[i]] = new[i]
-                moved[0, begin + n] = i
-                n += 1
-        n_moved[block] = n
-        block = take_number(queue)
 
 
 @kernel
@@ -316,13 +289,16 @@ def _labels_of(shard: CpuShard, batch: I64) -> tuple[Labels, Labels]:
 
 def _write_labels(shard: CpuShard, batch: I64, former: Labels, new: Labels) -> I64:
     """Give the rows of the batch their labels; positions of those that changed."""
-    begins, queue, labels = np.arange(0, len(batch), SEARCHED_AT_ONCE), new_queue(), shard.labels
-    moved, n_moved = np.empty((1, len(batch)), dtype=np.int64), np.empty(len(begins), dtype=np.int64)
-    share_kernel(
-        lambda: write_labels(queue, SEARCHED_AT_ONCE, batch, former, new, labels, moved, n_moved), queue,
-        worth_waking(shard.n_threads, SECONDS_PER_NUMBER * len(batch)), calls_blas=False,
-    )  # fmt: skip
-    return packed(moved, begins, n_moved, shard.n_threads)[0]
+    labels, moved = shard.labels, np.empty(len(batch), dtype=np.bool_)
+
+    def write(span: tuple[int, int]) -> None:
+        some = slice(*span)
+        np.not_equal(new[some], former[some], out=moved[some])
+        labels[batch[some][moved[some]]] = new[some][moved[some]]
+
+    seconds = SECONDS_PER_NUMBER * len(batch)
+    run_all(write, even_ranges(len(batch), ROWS_AT_ONCE), shard.n_threads, seconds=seconds, calls_blas=False)
+    return np.flatnonzero(moved)
 
 
 def _by_products(shard: CpuShard, centers: F64 | ColumnMeans, batch: I64, labels: Labels) -> _Found:
@@ -374,7 +350,7 @@ def _search_few(
 
 def _close_centers(product: CenterScores) -> CloseCenters:
     """What may be wrong with distances includes what exact distances lose."""
-    centers, scales = product.centers, product.shard.scales
+    centers, scales = product.centers.centers, product.shard.scales
     D = centers.centers.shape[1]
     with np.errstate(over="ignore", invalid="ignore"):
         rounded = centers.centers.astype(product.shard.rows.dtype)

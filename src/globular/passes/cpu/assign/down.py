@@ -6,15 +6,16 @@ cell. Products only nominate, as in the hard pass: the child a row goes to is ex
 
 from __future__ import annotations
 
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 
-from globular.jit import new_queue, share_kernel
-from globular.kernels.graph import neighbors_in_cells
+from globular.jit import Queue, Scratch, inline, kernel, new_queue, share_kernel, take_number
+from globular.jit.blas import multiply_rows
 from globular.model.cells import CellLevel
 from globular.model.statistics import F64, HardStatistics
 from globular.passes.cpu.cells import CellProduct, Known, cell_tasks
+from globular.passes.cpu.engine.decide import insert
 from globular.passes.cpu.shard import CpuShard
 from globular.passes.cpu.sums import wanted_sums
 from globular.passes.host import sum_by
@@ -24,6 +25,57 @@ from globular.threads import SECONDS_PER_LOOK, worth_waking
 
 CENTERS_PER_TASK = 128
 """Centres whose distances to as many others a thread holds at once."""
+
+
+@inline
+def load_about(centers: Any, first: int, n: int, origin: int, out: Any, norms: Any) -> None:
+    """Centres first … first + n − 1 about the centre `origin`, and the squares of their lengths. O(n · D)."""
+    for k in range(n):
+        total = 0.0
+        for j in range(centers.shape[1]):
+            value = centers[first + k, j] - centers[origin, j]
+            out[k, j] = value
+            total += value * value
+        norms[k] = total
+
+
+@kernel
+def neighbors_in_cells(
+    queue: Queue,  # IN/OUT tasks
+    tasks: Any,  # IN  (T, 3) a cell, and some of its centres, begin … end − 1
+    centers: Any,  # IN  (C, D) float64, in the order of their cells
+    starts: Any,  # IN  (cells + 1,)
+    adjacent: Any,  # IN  (·,) the cells to look at from each cell, ascending
+    bounds: Any,  # IN  (cells + 1,) where those of a cell begin
+    own: Scratch,  # scratch (A, D), A no less than the centres of a task
+    others: Scratch,  # scratch (B, D)
+    norms: Scratch,  # scratch (max(A, B),)
+    products: Scratch,  # scratch (A, B)
+    costs: Scratch,  # scratch (A, G)
+    out: Any,  # OUT (C, G) each centre itself, then the closest of those cells, closest first (ties: lower index)
+) -> None:
+    """Differences about a centre of the cell, float64: far from zero little cancels. O(C · D · looked at)."""
+    B, G = others.shape[0], out.shape[1]
+    t = take_number(queue)
+    while t < tasks.shape[0]:
+        cell, begin, n = tasks[t, 0], tasks[t, 1], tasks[t, 2] - tasks[t, 1]
+        load_about(centers, begin, n, starts[cell], own, norms)
+        for i in range(n):
+            costs[i, 0], out[begin + i, 0] = -np.inf, begin + i
+            for k in range(1, out.shape[1]):
+                costs[i, k], out[begin + i, k] = np.inf, begin + i
+        for a in range(bounds[cell], bounds[cell + 1]):
+            stop = starts[adjacent[a] + 1]
+            for first in range(starts[adjacent[a]], stop, B):
+                m = min(B, stop - first)
+                load_about(centers, first, m, starts[cell], others, norms)
+                multiply_rows(own, 0, n, others, 0, m, products)
+                for i in range(n):
+                    for k in range(m):
+                        cost = norms[k] - 2.0 * products[i, k]
+                        if cost < costs[i, G - 1] and first + k != begin + i:
+                            insert(cost, first + k, costs[i], out[begin + i], G)
+        t = take_number(queue)
 
 
 @CpuShard.implements(Assign, Down)

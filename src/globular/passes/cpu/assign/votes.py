@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from globular.jit import new_queue, share_kernel
-from globular.kernels.sums import join_pieces
-from globular.kernels.votes import sum_votes
+from globular.jit import Queue, inline, kernel, take_number, twin
+from globular.jit.memory import prefetch_row
 from globular.model.columns import Ballots
 from globular.model.groups import group_by
 from globular.model.nested import NestedStatistics
 from globular.model.statistics import F64, I64
 from globular.passes.cpu.assign.all import ROWS_PER_SPAN
 from globular.passes.cpu.center_scores import RowProducts
-from globular.passes.cpu.rows import CSRRows, KernelRows, can_be_indexed, gather_rows
+from globular.passes.cpu.engine.rows import add_row, squared_distance
+from globular.passes.cpu.rows import CSRRows, KernelRows, on_tasks
 from globular.passes.cpu.shard import CpuShard
-from globular.passes.cpu.sums import cut_clusters
+from globular.passes.cpu.sums import cut_clusters, join_pieces
 from globular.passes.host import ROWS_AT_ONCE
 from globular.seam.passes import Labels
 from globular.threads import SECONDS_PER_LOOK, even_ranges, run_all
@@ -33,6 +33,99 @@ class Moves(NamedTuple):
     labels: Labels
     n_joining: int
     """The first ones join, the others leave."""
+
+
+@inline
+def add_four(x: Any, at: Any, i: int, weights: Any, scales: Any, origin: Any, sums: Any, totals: Any, c: int) -> None:
+    """Rows i … i + 3 join one cluster: its sum is read and written once for all of them. O(D)."""
+    scaled = scales.shape[0] > 0
+    a0, a1, a2, a3 = at[i], at[i + 1], at[i + 2], at[i + 3]
+    w0, w1, w2, w3 = weights[i], weights[i + 1], weights[i + 2], weights[i + 3]
+    s0, s1 = scales[i] if scaled else 1.0, scales[i + 1] if scaled else 1.0
+    s2, s3 = scales[i + 2] if scaled else 1.0, scales[i + 3] if scaled else 1.0
+    total = 0.0
+    for j in range(x.shape[1]):
+        v0, v1 = s0 * x[a0, j] - origin[0, j], s1 * x[a1, j] - origin[0, j]
+        v2, v3 = s2 * x[a2, j] - origin[0, j], s3 * x[a3, j] - origin[0, j]
+        y0, y1, y2, y3 = w0 * v0, w1 * v1, w2 * v2, w3 * v3
+        sums[c, j] += (y0 + y1) + (y2 + y3)
+        total += (y0 * v0 + y1 * v1) + (y2 * v2 + y3 * v3)
+    totals[c, 1] += total
+
+
+@kernel
+def sum_votes(
+    queue: Queue,  # IN/OUT runs
+    runs: Any,  # IN  (R, 3), see `sums.cut_runs`
+    pieces: Any,  # IN  (P,)
+    rows: Any,  # IN
+    at: Any,  # IN  (n,) where the rows lie in `rows`
+    labels: Any,  # IN  (n,) ascending
+    weights: Any,  # IN  (n,) w of rows that join their clusters, −w of those that leave them
+    scales: Any,  # IN  (n,) or empty
+    origin: Any,  # IN  (1, D)
+    origin_norm: Any,  # IN  (1,) its squared length
+    totals: Any,  # OUT (C, 3) ± Σ w, ± Σ w ‖s x − origin‖², ± number of rows of positive weight
+    sums: Any,  # IN/OUT (C, D) ± Σ w (s x − origin); of CSR rows ± Σ w s x
+    piece_totals: Any,  # OUT (P, 3) the same of pieces
+    piece_sums: Any,  # OUT (P, D)
+) -> None:
+    """accumulate(i) of Alg. 3, with the squares that sse needs. O(n · D) or O(nnz)."""
+    run = take_number(queue)
+    while run < runs.shape[0]:
+        begin, end, piece = runs[run, 0], runs[run, 1], runs[run, 2]
+        if piece >= 0:
+            piece_totals[piece] = 0.0
+            piece_sums[piece] = 0.0
+            add_run(
+                rows, at, labels, weights, scales, origin, origin_norm, begin, end, pieces[piece] - piece,
+                piece_totals, piece_sums,
+            )  # fmt: skip
+        else:
+            add_run(rows, at, labels, weights, scales, origin, origin_norm, begin, end, 0, totals, sums)
+        run = take_number(queue)
+
+
+@twin
+def add_run(
+    rows: Any, at: Any, labels: Any, weights: Any, scales: Any, origin: Any, origin_norm: Any, begin: int, end: int,
+    base: int, totals: Any, sums: Any,
+) -> None:  # fmt: skip
+    """Rows begin … end − 1 to the sums of their labels less `base`. O(D) or O(nnz) each."""
+    x = rows[0]
+    for i in range(begin, end):
+        totals[labels[i] - base, 0] += weights[i]
+        totals[labels[i] - base, 2] += np.sign(weights[i])
+    i = begin
+    while i < end:
+        c = labels[i] - base
+        if i + 3 < end and labels[i + 3] == labels[i]:
+            for k in range(i + 4, min(i + 8, end)):
+                prefetch_row(x, at[k])
+            add_four(x, at, i, weights, scales, origin, sums, totals, c)
+            i += 4
+            continue
+        scale, total = scales[i] if scales.shape[0] else 1.0, 0.0
+        for j in range(x.shape[1]):
+            value = scale * x[at[i], j] - origin[0, j]
+            sums[c, j] += weights[i] * value
+            total += value * value
+        totals[c, 1] += weights[i] * total
+        i += 1
+
+
+@add_run.for_csr
+def _add_run(
+    rows: Any, at: Any, labels: Any, weights: Any, scales: Any, origin: Any, origin_norm: Any, begin: int, end: int,
+    base: int, totals: Any, sums: Any,
+) -> None:  # fmt: skip
+    for i in range(begin, end):
+        c, weight = labels[i] - base, weights[i]
+        scale = scales[i] if scales.shape[0] else 1.0
+        totals[c, 0] += weight
+        totals[c, 1] += weight * squared_distance(rows, at[i], scale, origin, 0, origin_norm)
+        totals[c, 2] += np.sign(weight)
+        add_row(rows, at[i], weight * scale, origin[0], sums, c)
 
 
 def add_votes(shard: CpuShard, moves: Moves, origin: F64, statistics: NestedStatistics) -> None:
@@ -56,24 +149,13 @@ def add_votes(shard: CpuShard, moves: Moves, origin: F64, statistics: NestedStat
     totals, sums = np.zeros((C, 3)), statistics.sums
     piece_totals, piece_sums = np.empty((len(pieces), 3)), np.empty((len(pieces), D))
 
-    def add(queue: NDArray[np.int64], runs: NDArray[np.int64], loaded: KernelRows, at: I64, part: slice) -> None:
+    def add(queue: NDArray[np.int64], some: slice, loaded: KernelRows, at: NDArray[np.integer]) -> None:
         sum_votes(
-            queue, runs, pieces, loaded, at, labels[part], weights[part], scales[part], about, about_norm, totals,
-            sums, piece_totals, piece_sums,
+            queue, runs[some], pieces, loaded, at, labels, weights, scales, about, about_norm, totals, sums,
+            piece_totals, piece_sums,
         )  # fmt: skip
 
-    if can_be_indexed(shard.rows):
-        queue, loaded = new_queue(), shard.rows.kernel_rows(0, shard.n_rows)
-        threads = min(shard.n_threads, len(runs))
-        share_kernel(lambda: add(queue, runs, loaded, rows, slice(0, n)), queue, threads, calls_blas=False)
-    else:
-
-        def gathered(run: int) -> None:
-            begin, end, piece = runs[run]
-            loaded, one = gather_rows(shard.rows, rows[begin:end]), np.array([[0, end - begin, piece]])
-            add(new_queue(), one, loaded, np.arange(end - begin), slice(begin, end))
-
-        run_all(gathered, range(len(runs)), shard.n_threads)
+    on_tasks(shard.rows, rows, runs[:, 0], shard.n_threads, add)
     join_pieces(pieces, piece_totals, piece_sums, totals, sums)
     counts, squares, sizes = totals.T
     statistics.counts += counts

@@ -12,11 +12,25 @@ from typing import Any
 import numpy as np
 
 from globular.jit import inline, kernel
-from globular.jit.bits import float_bits
-from globular.kernels.rows import squared_distance
+from globular.jit.memory import float_bits
+from globular.passes.cpu.engine.rows import squared_distance
 
 TILE = 64
 """Scores whose lowest is kept: four AVX-512 registers of float32."""
+
+
+@inline
+def insert(cost: Any, c: int, costs: Any, found: Any, n_kept: int) -> int:
+    """Keep the lowest costs of a row in order, of equal ones the first; returns how many are kept. O(their number)."""
+    n = costs.shape[0]
+    if n_kept == n and cost >= costs[n - 1]:
+        return n_kept
+    position = min(n_kept, n - 1)
+    while position > 0 and costs[position - 1] > cost:
+        costs[position], found[position] = costs[position - 1], found[position - 1]
+        position -= 1
+    costs[position], found[position] = cost, c
+    return min(n_kept + 1, n)
 
 
 @inline
@@ -76,6 +90,16 @@ def look_into_tile(scores: Any, k: int, norms: Any, stretch: Any, shift: Any, ti
 
 
 @inline
+def scores_may_overflow(
+    reach: float,  # IN  no less than ‖x − offset‖ and ‖m − offset‖
+    scale: float,  # IN  factor of the row's scores
+    tiny: float,  # IN  smallest normal number of the scores' dtype; its inverse is nearly the largest one
+) -> bool:
+    """Whether a score, or the factor, can leave the range of its dtype: such scores nominate nothing."""
+    return not (4.0 * reach * reach * tiny < 1.0 and scale * tiny < 1.0)
+
+
+@inline
 def highest_key(rows: Any, row: int, scale: float, length: float, squared: float, centers: Any, keys: Any) -> int:
     """The highest key that may hide a centre no farther than √squared; the highest of all where scores may overflow.
 
@@ -83,7 +107,7 @@ def highest_key(rows: Any, row: int, scale: float, length: float, squared: float
     """
     n_terms = rows[0].shape[1] if len(rows) == 1 else rows[-1][row + 1] - rows[-1][row]
     unit, tiny, reach = centers.unit, centers.tiny, length + np.sqrt(squared)
-    if not (4.0 * reach * reach * tiny < 1.0 and scale * tiny < 1.0):
+    if scores_may_overflow(reach, scale, tiny):
         return np.iinfo(keys.dtype).max
     slack = (2.0 * n_terms + 8.0) * (unit * length * reach + tiny * (1.0 + scale)) + 8.0 * unit * reach * reach
     slack += (centers.centers.shape[1] + 8.0) * 2.0**-52 * reach * reach

@@ -15,12 +15,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from globular.jit import inline, kernel, kernel_apart, twin
-from globular.jit.bits import float_bits
-from globular.jit.prefetch import prefetch_row
+from globular.jit.memory import as_read_only, float_bits, prefetch_row
 from globular.jit.tiles import ROWS, lowest_of_rows, lowest_of_scores
-from globular.jit.views import as_read_only
-from globular.kernels.nearest import compare
-from globular.kernels.rows import multiply_csr_row, squared_distance
+from globular.passes.cpu.engine.rows import multiply_csr_row, squared_distance
 
 CENTER_CHUNK = 1024
 """Most centres that a block of rows looks at before it looks at the next ones."""
@@ -56,6 +53,17 @@ class Bounds(NamedTuple):
 
 Bound = Bounds()
 """Plain numbers: numba 0.61 takes no enumeration as an index."""
+
+
+@inline
+def compare(
+    rows: Any, row: int, scale: float, centers: Any, norms: Any, i: int, c: int, best: Any, labels: Any
+) -> None:
+    """Give the row to centre c if it is closer, or as close and of lower index; label −1 has no centre yet. O(D)."""
+    squared = squared_distance(rows, row, scale, centers, c, norms)
+    if labels[i] < 0 or squared < best[i] or (squared == best[i] and c < labels[i]):
+        best[i] = squared
+        labels[i] = c
 
 
 @kernel
@@ -165,6 +173,8 @@ class Given(NamedTuple):
     weights: Any  # (n,) or empty
     scales: Any  # (n,) or empty
     offset: Any  # (D,) subtracted from dense rows; empty if there is none
+    about: Any  # (1, D) the same, or zeros
+    about_norm: Any  # (1,) its squared length where rows are sparse: 0
 
 
 class Block(NamedTuple):

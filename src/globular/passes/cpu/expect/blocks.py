@@ -1,4 +1,4 @@
-"""Arithmetic of a Gaussian mixture on chunks or rows, for every family; the kernels do it in blocks (`kernels.joint`).
+"""Sums of an E-step of a Gaussian mixture on chunks or rows, and what the mixture says of each, in blocks of rows.
 
 One matrix product each way: the expected log-joint ⟨log p(c, x)⟩_A of a chunk is linear in its features φ (Eq. 11), and
 the responsibilities times φ are the moments of the M-step (Eqs. 12–14). A row is a chunk without scatter. Everything is
@@ -6,8 +6,10 @@ taken about an offset near the mean of the data; where the expanded square would
 tight, flat or far out) the part of the chunk's mean is computed from differences instead. The part of the scatter has
 nothing to cancel with.
 
-What is a span, and a block in it, depends on the mixture and the number of rows alone: the same bits for any number of
-threads.
+Rows come in spans, and a thread takes the next span until none is left. What is a span, and a block in it, depends on
+the mixture and the number of rows alone, and what a span adds up goes to its own place: the same bits for any number of
+threads. A span that says of which mixture it is, is a *stretch*: one kernel serves all rows under one mixture and many
+small mixtures, each with rows of its own (`shares`). See `engine.densities` for what is done with a block.
 """
 
 from __future__ import annotations
@@ -15,22 +17,40 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from globular.jit import new_queue, share_kernel
-from globular.kernels.differences import FEW_COLUMNS, TILE, new_differences
-from globular.kernels.expect import Answers, Stretches, Tally, add_parts, expect_or_answer
-from globular.kernels.joint import Block, Form, Observed
+from globular.jit import Queue, Scratch, inline, kernel, new_queue, share_kernel, take_number
+from globular.jit.blas import add_product
 from globular.model.chunks import Chunks, ShareRule
 from globular.model.covariances.scatter import CANCELLATION_LIMIT
 from globular.model.gaussian import GaussianParameters, linear_coefficients
-from globular.model.statistics import F64, I64, Floats, SoftStatistics
+from globular.model.statistics import F64, Floats, SoftStatistics
+from globular.passes.cpu.engine.densities import (
+    FEW_COLUMNS,
+    NOTHING,
+    TILE,
+    Block,
+    Form,
+    Observed,
+    add_moments,
+    find_largest,
+    joint_block,
+    mirror,
+    new_differences,
+    per_weight,
+    put_difference,
+    scale_lines,
+    softmax_block,
+    weight_of,
+)
+from globular.passes.cpu.expect.features import central, linear_form
 from globular.passes.cpu.rows import read_only
+from globular.passes.cpu.shard import CpuShard
 from globular.passes.host import NO_NUMBERS, NO_TABLE, NONE
-from globular.threads import SECONDS_PER_NUMBER, cached_property, worth_waking
+from globular.threads import SECONDS_PER_NUMBER, cached_property, run_all, worth_waking
 
 BLOCK_ENTRIES = 2**15
 """Numbers in the widest array of a block: a quarter of a megabyte, which the cache of a core holds."""
@@ -49,14 +69,269 @@ TINY = 2**18
 SUMMED_AT_ONCE = 2**9
 """Numbers of a sum that one thread adds up: few enough for the sums of some components to go to all threads."""
 _NONE = read_only(np.empty(0))
-NO_ANSWERS, _NO_TALLY = Answers(NO_NUMBERS, NONE, NO_TABLE), Tally(NO_TABLE, NO_TABLE, NO_TABLE, NO_TABLE)
 ABSENT = -1e300
 """Stands for the log-weight of a component of weight zero: −∞ would make NaN in a matrix product."""
+
+
+class Tally(NamedTuple):
+    """What spans or stretches add up, weighted by the responsibilities; all spans may lie one behind the other."""
+
+    raw: Any  # (spans, C, W) sums of the features
+    tight_sums: Any  # (spans, T, D) of tight components about their means
+    tight_scatter: Any  # (spans, T, S), or (spans, T, D²) where it is whole matrices
+    totals: Any  # (spans, 2) Σ w log p(x), Σ w
+
+
+class Answers(NamedTuple):
+    """What a mixture says of every row, as far as it is asked for."""
+
+    components: Any = NO_NUMBERS  # (N,) the one of largest p(c | x), the lowest on ties, −1 for noise; or empty
+    densities: Any = NONE  # (N,) log p(x), or empty
+    table: Any = NO_TABLE  # (N, ≥ C), or empty: p(c | x) where densities are wanted too, else log p(c, x)
+
+
+class Stretches(NamedTuple):
+    """Some rows each, under one of some mixtures: what a thread takes at once."""
+
+    mixture: Any  # (I,) ascending
+    first: Any  # (I,) rows or chunks first … end − 1
+    end: Any  # (I,)
+    place: Any  # (I,) where the sums of its first component go, in those of all stretches
+
+
+@inline
+def begin_sums(tally: Any) -> None:
+    """Zeros, written by the thread that adds to them: they are in its cache then."""
+    tally.raw[:] = 0.0
+    tally.tight_sums[:] = 0.0
+    tally.tight_scatter[:] = 0.0
+    tally.totals[0] = tally.totals[1] = 0.0
+
+
+@kernel
+def share_block(
+    observed: Any,  # IN
+    first: int,  # IN
+    n: int,  # IN
+    form: Any,  # IN
+    block: Any,  # OUT its joint: w q(c); its densities: each row's part of the bound per unit weight
+) -> None:
+    """Responsibilities of some rows: the best ones (Eq. 10), or where `block` has room for it those of their means.
+
+    With q = p(s | x̄) the bound of Eq. 9 is Σ q (⟨log p(s, x)⟩ − log q) = log p(x̄) + Σ q (⟨log p(s, x)⟩ − log p(s, x̄)).
+    O(n·C·S)
+    """
+    by_means = block.bare.shape[0] > 0
+    if by_means:
+        joint_block(observed, first, n, form, False, block, block.bare)
+    joint_block(observed, first, n, form, True, block, block.joint)
+    if not by_means:
+        softmax_block(block.joint, n, form.background, block.largest, block.totals, block.densities)
+    else:
+        for c in range(block.joint.shape[0]):
+            for i in range(n):
+                block.joint[c, i] -= block.bare[c, i]
+        softmax_block(block.bare, n, form.background, block.largest, block.totals, block.densities)
+        for c in range(block.joint.shape[0]):
+            for i in range(n):
+                block.densities[i] += block.bare[c, i] / block.totals[i] * block.joint[c, i]
+                block.joint[c, i] = block.bare[c, i]
+    for i in range(n):
+        total = block.totals[i]
+        block.totals[i] = weight_of(observed.counted, first + i) / total if total > 0.0 else np.nan
+    scale_lines(block.joint, n, block.totals)
+
+
+@kernel
+def add_tight(
+    observed: Any,  # IN
+    first: int,  # IN
+    n: int,  # IN
+    least: float,  # IN
+    form: Any,  # IN
+    block: Any,  # IN  features and shares
+    tally: Any,  # IN/OUT
+) -> None:
+    """Moments of tight components about their means; rows with no share to speak of cost nothing. O(n·T·S)."""
+    (T, D), scatter = form.means.shape, tally.tight_scatter
+    differences, whole = block.differences, form.factors.shape[1] > 0
+    for t in range(T):
+        shares = block.joint[form.tight[t]]
+        m, largest = 0, 0.0
+        for i in range(n):
+            largest = max(largest, shares[i])
+        for i in range(n + 1):  # the last time what is left is added: at a second place it would be compiled twice
+            if i < n and shares[i] > max(least * weight_of(observed.counted, first + i), NOTHING * largest):
+                for d in range(D):
+                    put_difference(differences, m, d, block.features[i, d] - form.means[t, d])
+                differences.values[m] = shares[i]
+                if observed.scatter.shape[1]:
+                    part = shares[i] * per_weight(observed.weights, first + i)
+                    add_spread(observed.scatter, first + i, part, scatter, t, D if whole else 0)
+                m += 1
+            if m == TILE or (i == n and m > 0):
+                add_moments(differences, m, whole, t, tally.tight_sums, scatter)
+                m = 0
+
+
+@inline
+def add_spread(spread: Any, i: int, part: float, scatter: Any, t: int, D: int) -> None:
+    """Add a part of what a chunk's rows scatter about its mean; of matrices, of D > 0, the upper triangle. O(S)."""
+    if D:
+        place = 0
+        for d in range(D):
+            for e in range(d, D):
+                scatter[t, d * D + e] += part * spread[i, place]
+                place += 1
+    else:
+        for s in range(scatter.shape[1]):
+            scatter[t, s] += part * spread[i, s]
+
+
+@kernel
+def expect_some(
+    observed: Any,  # IN
+    first: int,  # IN
+    end: int,  # IN  rows first … end − 1
+    least: float,  # IN
+    form: Any,  # IN
+    block: Any,  # scratch of this thread
+    tally: Any,  # OUT without the axis of spans
+) -> None:
+    """The sums of some rows. O(n·C·S)."""
+    begin_sums(tally)
+    B, (C, W), totals = block.features.shape[0], form.coefficients.shape, tally.totals
+    for begin in range(first, end, B):
+        n = min(B, end - begin)
+        share_block(observed, begin, n, form, block)
+        if form.tight.shape[0] < C:
+            add_product(block.joint, block.features, 0, n, tally.raw)
+        else:
+            for c in range(C):
+                for i in range(n):
+                    tally.raw[c, W - 1] += block.joint[c, i]
+        add_tight(observed, begin, n, least, form, block, tally)
+        for i in range(n):
+            totals[0] += weight_of(observed.counted, begin + i) * block.densities[i]
+            totals[1] += weight_of(observed.counted, begin + i)
+    mirror(tally.tight_scatter, form.means.shape[1] if form.factors.shape[1] else 0)
+
+
+@kernel
+def answer_some(
+    observed: Any,  # IN
+    first: int,  # IN
+    end: int,  # IN  rows first … end − 1
+    form: Any,  # IN
+    block: Any,  # scratch of this thread
+    answers: Any,  # OUT
+) -> None:
+    """What a mixture says of some rows. O(n·C·S)."""
+    B = block.features.shape[0]
+    for begin in range(first, end, B):
+        n = min(B, end - begin)
+        joint_block(observed, begin, n, form, True, block, block.joint)
+        answer_block(begin, n, form.background, block, answers)
+
+
+@inline
+def answer_block(begin: int, n: int, background: float, block: Any, answers: Any) -> None:
+    """What is asked for, from the log-joint of n rows from `begin` on, which the block has. O(n·C)."""
+    components, densities, table = answers
+    if components.shape[0]:
+        find_largest(block.joint, n, block.largest, components[begin : begin + n])
+        for i in range(n):
+            if background > block.largest[i]:
+                components[begin + i] = -1
+    if densities.shape[0]:
+        softmax_block(block.joint, n, background, block.largest, block.totals, densities[begin : begin + n])
+        if table.shape[0]:
+            for i in range(n):
+                block.totals[i] = 1.0 / block.totals[i]
+            scale_lines(block.joint, n, block.totals)
+    if table.shape[0]:
+        for i in range(n):
+            for c in range(block.joint.shape[0]):
+                table[begin + i, c] = block.joint[c, i]
+
+
+@kernel
+def expect_or_answer(
+    queue: Queue,  # IN/OUT stretches not taken yet
+    stretches: Any,  # IN
+    bounds: Any,  # IN  (G + 1,) the components of mixture g are bounds[g] … bounds[g + 1] − 1
+    observed: Any,  # IN
+    least: float,  # IN  rows with a smaller share of a tight component count, but move nothing
+    form: Any,  # IN  all components; of several mixtures all are tight
+    block: Scratch,  # scratch of this thread, for the largest mixture
+    tally: Any,  # OUT of components, one stretch behind the other; or empty
+    answers: Any,  # OUT where the tally is empty
+) -> None:
+    """E-steps and what M-steps need of them, or what a mixture says of every row.
+
+    Nearly all of their code is the same: as two kernels it would be compiled twice. O(rows·components·S) of all
+    stretches.
+    """
+    item = take_number(queue)
+    while item < stretches.first.shape[0]:
+        begin, end = bounds[stretches.mixture[item]], bounds[stretches.mixture[item] + 1]
+        C, place = end - begin, stretches.place[item]
+        mixture = Form(
+            form.offset, form.coefficients[begin:end], form.tight[:C], form.means[begin:end], form.factors[begin:end],
+            form.precisions[begin:end], form.constants[begin:end], form.background,
+        )  # fmt: skip
+        scratch = Block(
+            block.features, block.joint[:C], block.bare, block.largest, block.densities, block.totals, block.differences
+        )
+        if tally.totals.shape[0]:
+            T = mixture.means.shape[0]
+            at = place if T == C else place // C * T  # where some are tight there is one mixture
+            sums = Tally(
+                tally.raw[place : place + C], tally.tight_sums[at : at + T], tally.tight_scatter[at : at + T],
+                tally.totals[item],
+            )  # fmt: skip
+            expect_some(observed, stretches.first[item], stretches.end[item], least, mixture, scratch, sums)
+        else:
+            answer_some(observed, stretches.first[item], stretches.end[item], mixture, scratch, answers)
+        item = take_number(queue)
+
+
+@kernel
+def add_parts(
+    queue: Queue,  # IN/OUT stretches of numbers not taken yet
+    parts: Any,  # IN  (parts, K)
+    length: int,  # IN  numbers that a thread adds up at once
+    total: Any,  # OUT (K,)
+) -> None:
+    """parts[0] + parts[1] + …, in this order. O(parts·K)."""
+    K = total.shape[0]
+    first = take_number(queue) * length
+    while first < K:
+        end = min(K, first + length)
+        for k in range(first, end):
+            total[k] = 0.0
+        for i in range(parts.shape[0]):
+            for k in range(first, end):
+                total[k] += parts[i, k]
+        first = take_number(queue) * length
+
+
+# --- drivers ---------------------------------------------------------------------------------------------------------
+
+_NO_TALLY = Tally(NO_TABLE, NO_TABLE, NO_TABLE, NO_TABLE)
 
 
 def block_size(width: int) -> int:
     """Chunks or rows that go together, `width` numbers each; nothing but the mixture decides it."""
     return min(max(BLOCK_ENTRIES // width, 32), 4096)
+
+
+def new_block(C: int, W: int, n_rows: int, n_differing: int, rule: ShareRule = "optimal") -> Block:
+    """Scratch of a thread for C components and W features; differences of `n_differing` columns are taken."""
+    bare = np.empty((C, n_rows) if rule == "centroid" else (0, 0))
+    largest, densities, totals = np.empty((3, n_rows))
+    differences = new_differences(n_differing)
+    return Block(np.empty((n_rows, W)), np.empty((C, n_rows)), bare, largest, densities, totals, differences)
 
 
 def _fixed(values: NDArray[np.generic]) -> NDArray[np.generic]:
@@ -84,17 +359,21 @@ class Spans(NamedTuple):
     rows_per_block: int
 
 
+Work = Callable[[NDArray[np.int64], Observed, slice, slice], object]
+"""Calls a kernel with a queue of spans and rows; the slices say which rows and which spans of all these are."""
+
+
 @lru_cache(maxsize=16)  # EM asks for the same ones again and again
-def _one_mixture(C: int, n: int, rows_per_span: int, n_rows: int) -> tuple[Stretches, NDArray[np.int64]]:
-    """n spans of rows under a mixture of C components, and where these begin and end."""
-    numbers = np.arange(n)
+def _one_mixture(C: int, rows_per_span: int, n_rows: int) -> tuple[Stretches, NDArray[np.int64]]:
+    """Spans of rows under a mixture of C components, and where these begin and end."""
+    numbers = np.arange(-(-n_rows // rows_per_span))
     first = rows_per_span * numbers
     ends = np.minimum(first + rows_per_span, n_rows)
     return Stretches(np.zeros_like(first), first, ends, C * numbers), np.array([0, C])
 
 
 @dataclass(slots=True)
-class Moments:
+class RawMoments:
     """Sums over chunks, weighted by the responsibilities."""
 
     raw: F64
@@ -106,9 +385,9 @@ class Moments:
     bound: float
     weight: float
 
-    def __add__(self, other: Moments) -> Moments:
+    def __add__(self, other: RawMoments) -> RawMoments:
         """Those of both."""
-        return Moments(
+        return RawMoments(
             self.raw + other.raw, self.tight_sums + other.tight_sums, self.tight_scatter + other.tight_scatter,
             self.bound + other.bound, self.weight + other.weight,
         )  # fmt: skip
@@ -135,8 +414,8 @@ class ChunkBlocks:
             self.precisions, self.tight = np.empty((len(self.means), 0)), NO_NUMBERS
             self.coefficients = np.maximum(linear_coefficients(mixture, offset), ABSENT)
         else:
-            self.precisions, self.coefficients, sizes = self.kind.linear(
-                mixture.factors, self.means, self.constants, self._typical(mixture)
+            self.precisions, self.coefficients, sizes = linear_form(
+                self.kind, mixture.factors, self.means, self.constants, self._typical(mixture)
             )
             self.tight = np.flatnonzero(sizes > CANCELLATION_LIMIT)
         self.width = max(self.coefficients.shape)
@@ -195,60 +474,62 @@ class ChunkBlocks:
     def block(self, n_rows: int, rule: ShareRule = "optimal") -> Block:
         """Scratch of a thread."""
         C, W = self.coefficients.shape
-        bare = np.empty((C, n_rows) if rule == "centroid" else (0, 0))
-        largest, densities, totals = np.empty((3, n_rows))
-        differences = new_differences(self.means.shape[1] if len(self.tight) else 0)
-        return Block(np.empty((n_rows, W)), np.empty((C, n_rows)), bare, largest, densities, totals, differences)
+        return new_block(C, W, n_rows, self.means.shape[1] if len(self.tight) else 0, rule)
 
     def observed(self, chunks: Chunks) -> Observed:
         """Chunks as kernels take them, with scatter of the kind that the mixture needs."""
         scatter = chunks.scatter
         if scatter.shape[1]:
             scatter = chunks.kind.coarsen(scatter, self.kind, self.means.shape[1])
-        return Observed(
-            _fixed(chunks.means), _nothing(len(chunks), np.float32), _NONE, _fixed(chunks.weights), _fixed(scatter),
-        )  # fmt: skip
+        single = _nothing(len(chunks), np.float32)
+        return Observed(_fixed(chunks.means), single, _NONE, _fixed(chunks.weights), _fixed(scatter), _NONE)
 
     def rows(self, rows: Floats, scales: F64) -> Observed:
         """Rows as kernels take them."""
-        return Observed(*by_precision(rows), read_only(scales), _NONE, _nothing(len(rows)))
+        return Observed(*by_precision(rows), read_only(scales), _NONE, _nothing(len(rows)), _NONE)
 
-    def on_threads(self, n_rows: int, n_threads: int, work: Callable[[NDArray[np.int64], Spans], object]) -> None:
-        """Call a kernel with the queue of all spans; see `share`."""
-        spans, queue = self.spans(n_rows), new_queue()
+    def on_spans(self, seen: Observed | CpuShard, n_threads: int, work: Work) -> None:
+        """Call a kernel with a queue of all spans, or span by span where rows have to be converted: the same bits."""
+        n = _n_rows(seen)
+        spans = self.spans(n)
+        if not isinstance(seen, Observed):
+            rows, scales = seen.dense_rows, seen.scales
+            if not rows.is_direct():
+
+                def convert(span: int) -> None:
+                    some = slice(span * spans.rows, min(n, (span + 1) * spans.rows))
+                    converted = self.rows(rows.block(some.start, some.stop), scales[some])
+                    work(new_queue(), converted, some, slice(span, span + 1))
+
+                run_all(convert, range(spans.n), n_threads)
+                return
+            seen = self.rows(rows.block(0, n), scales)
+        observed, queue, everyone = seen, new_queue(), slice(None)
         is_tiny = spans.n <= 1 and spans.rows_per_block * self._cost <= TINY
-        share_kernel(lambda: work(queue, spans), queue, min(n_threads, max(1, spans.n)), calls_blas=not is_tiny)
+        threads = min(n_threads, max(1, spans.n))
+        share_kernel(lambda: work(queue, observed, everyone, everyone), queue, threads, calls_blas=not is_tiny)
 
     def log_joint(self, observed: Observed, n_threads: int = 1) -> F64:
         """⟨log p(c, x)⟩ over each row or chunk, (M, C)."""
         table = np.empty((len(observed.x), len(self.means)))
-        self.answer(observed, n_threads, table=table)
+        self.answer(observed, n_threads, Answers(table=table))
         return table
 
     def posterior(self, observed: Observed, n_threads: int = 1) -> tuple[F64, F64]:
         """q of each row or chunk, (M, C), and log Σ_c exp ⟨log p(c, x)⟩, (M,)."""
         table, found = np.empty((len(observed.x), len(self.means))), np.empty(len(observed.x))
-        self.answer(observed, n_threads, densities=found, table=table)
+        self.answer(observed, n_threads, Answers(densities=found, table=table))
         return table, found
 
     def densities(self, observed: Observed, n_threads: int = 1) -> F64:
         """log Σ_c exp ⟨log p(c, x)⟩ of each row or chunk, (M,)."""
         found = np.empty(len(observed.x))
-        self.answer(observed, n_threads, densities=found)
+        self.answer(observed, n_threads, Answers(densities=found))
         return found
 
-    def answer(
-        self, observed: Observed, n_threads: int, *, components: I64 = NO_NUMBERS, densities: F64 = NONE,
-        table: F64 = NO_TABLE,
-    ) -> None:  # fmt: skip
-        """Write what the mixture says of rows or chunks; see `kernels.expect.Answers`."""
-        form = self.form_for_cells if observed.scatter.shape[1] else self.form
-
-        def work(queue: NDArray[np.int64], spans: Spans) -> None:
-            block = self.block(spans.rows_per_block)
-            self.tell(queue, spans, observed, form, block, Answers(components, densities, table))
-
-        self.on_threads(len(observed.x), n_threads, work)
+    def answer(self, seen: Observed | CpuShard, n_threads: int, answers: Answers) -> None:
+        """Write what the mixture says of rows or chunks."""
+        self.run(seen, _NONE, n_threads, _NO_TALLY, answers)
 
     def new_tally(self, n_spans: int) -> Tally:
         """What spans sum up."""
@@ -259,57 +540,55 @@ class ChunkBlocks:
         )
 
     def moments(
-        self, observed: Observed, counted: F64, n_threads: int = 1, rule: ShareRule = "optimal", least: float = 0.0
-    ) -> Moments:
+        self, seen: Observed | CpuShard, counted: F64, n_threads: int = 1, rule: ShareRule = "optimal",
+        least: float = 0.0,
+    ) -> RawMoments:  # fmt: skip
         """Of rows or chunks that count by these weights (empty: each once).
 
         Rows with at most the share `least` of a component that is evaluated by differences count, but move nothing.
         """
-        form = self.form_for_cells if observed.scatter.shape[1] else self.form
-        tally, counted = self.new_tally(self.spans(len(observed.x)).n), read_only(counted)
-
-        def work(queue: NDArray[np.int64], spans: Spans) -> None:
-            block = self.block(spans.rows_per_block, rule)
-            self.expect(queue, spans, observed, counted, least, form, block, tally)
-
-        self.on_threads(len(observed.x), n_threads, work)
+        tally = self.new_tally(self.spans(_n_rows(seen)).n)
+        self.run(seen, counted, n_threads, tally, Answers(), rule, least)
         return self.total(tally, n_threads)
 
-    def expect(
-        self, queue: NDArray[np.int64], spans: Spans, observed: Observed, counted: F64, least: float, form: Form,
-        block: Block, tally: Tally,
+    def run(
+        self, seen: Observed | CpuShard, counted: F64, n_threads: int, tally: Tally, answers: Answers,
+        rule: ShareRule = "optimal", least: float = 0.0,
     ) -> None:  # fmt: skip
-        """Take spans until none is left: stretches of rows under one mixture, which is all of the form."""
-        stretches, bounds = _one_mixture(len(self.means), len(tally.totals), spans.rows, len(observed.x))
-        flat = Tally(*(each.reshape(-1, each.shape[-1]) for each in tally))
-        expect_or_answer(queue, stretches, bounds, observed, counted, least, form, block, flat, NO_ANSWERS)
+        """Fill the tally, or the answers: stretches of rows under one mixture, which is all of the form."""
+        form, n_rows = self.form, _n_rows(seen)
+        if isinstance(seen, Observed) and seen.scatter.shape[1]:
+            form = self.form_for_cells
 
-    def tell(
-        self, queue: NDArray[np.int64], spans: Spans, observed: Observed, form: Form, block: Block, answers: Answers
-    ) -> None:
-        """The same for what the mixture says of every row or chunk."""
-        n_rows = len(observed.x)
-        stretches, bounds = _one_mixture(len(self.means), -(-n_rows // spans.rows), spans.rows, n_rows)
-        expect_or_answer(queue, stretches, bounds, observed, _NONE, 0.0, form, block, _NO_TALLY, answers)
+        def work(queue: NDArray[np.int64], some: Observed, rows: slice, which: slice) -> None:
+            spans, sums, said = self.spans(n_rows), tally, Answers(*(each[rows] for each in answers))
+            stretches, bounds = _one_mixture(len(self.means), spans.rows, len(some.x))
+            if len(tally.totals):
+                sums = Tally(*(each[which].reshape(-1, each.shape[-1]) for each in tally))
+            some = some._replace(counted=read_only(counted[rows]))
+            block = self.block(spans.rows_per_block, rule)
+            expect_or_answer(queue, stretches, bounds, some, least, form, block, sums, said)
 
-    def total(self, tally: Tally, n_threads: int) -> Moments:
+        self.on_spans(seen, n_threads, work)
+
+    def total(self, tally: Tally, n_threads: int) -> RawMoments:
         """The sums of all spans, in their order."""
         raw, sums, scatter, (bound, weight) = (add_in_order(each, n_threads) for each in tally)
         scatter = scatter.reshape(self.kind.shape(*sums.shape))
-        return Moments(raw, sums, scatter, float(bound), float(weight))
+        return RawMoments(raw, sums, scatter, float(bound), float(weight))
 
-    def statistics(self, total: Moments, n_chunks: int) -> SoftStatistics:
+    def statistics(self, total: RawMoments, n_chunks: int) -> SoftStatistics:
         """What the moments of `n_chunks` chunks say about the means of the mixture."""
         n_distances = n_chunks * len(self.means)
         if len(self.tight) == len(self.means):
             return statistics_of(total, n_distances)
         counts = total.raw[:, -1].copy()
-        sums, scatter = self.kind.central(total.raw, self.means)
+        sums, scatter = central(self.kind, total.raw, self.means)
         if len(self.tight):
             sums[self.tight], scatter[self.tight] = total.tight_sums, total.tight_scatter
         return SoftStatistics(counts, sums, scatter, total.bound, total.weight, n_distances)
 
-    def linear_statistics(self, total: Moments, n_rows: int) -> SoftStatistics:
+    def linear_statistics(self, total: RawMoments, n_rows: int) -> SoftStatistics:
         """The same of products with the rows alone, which say nothing about second moments."""
         counts = total.raw[:, -1].copy()
         sums = total.raw[:, :-1] - counts[:, None] * self.means
@@ -317,7 +596,11 @@ class ChunkBlocks:
         return SoftStatistics(counts, sums, total.tight_scatter, total.bound, total.weight, n_distances)
 
 
-def statistics_of(total: Moments, n_distances: int) -> SoftStatistics:
+def _n_rows(seen: Observed | CpuShard) -> int:
+    return len(seen.x) if isinstance(seen, Observed) else seen.n_rows
+
+
+def statistics_of(total: RawMoments, n_distances: int) -> SoftStatistics:
     """Where all components are evaluated by differences."""
     return SoftStatistics(
         total.raw[:, -1].copy(), total.tight_sums, total.tight_scatter, total.bound, total.weight, n_distances

@@ -1,31 +1,160 @@
 """E-steps and answers of mixtures with linear log-densities, on dense and on sparse rows; and what is to be known of
 rows before.
 
-Dense rows are multiplied as those of Gaussians are (`ChunkBlocks` without quadratic forms), sparse ones nonzero by
-nonzero (`kernels.linear`).
+Dense rows are multiplied as those of Gaussians are (`ChunkBlocks` without quadratic forms). A sparse row is multiplied
+with the slopes of all components at once, nonzero by nonzero, so a pass costs what the nonzeros of the rows cost.
+Slopes and sums therefore have a line for every column, (D, C).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from globular.jit import new_queue, share_kernel
-from globular.kernels.linear import SparseBlock, SparseForm, SparseTally, answer_csr, expect_csr
+from globular.jit import Queue, Scratch, inline, kernel, new_queue, share_kernel, take_number
+from globular.model.chunks import ShareRule
 from globular.model.covariances import FAMILIES
 from globular.model.exponential import ExponentialMixture, LinearMixture, LinearStatistics, Surveyed
-from globular.model.statistics import F64, I64
-from globular.passes.cpu.expect.all import moments_of_rows, weighted_total, write_answers
-from globular.passes.cpu.expect.blocks import ABSENT, ChunkBlocks, Spans, add_in_order, block_size
+from globular.model.statistics import F64
+from globular.passes.cpu.engine.densities import NOTHING, Observed, scale_lines, softmax_block, weight_of
+from globular.passes.cpu.engine.rows import multiply_csr_row
+from globular.passes.cpu.expect.all import answered, check_columns
+from globular.passes.cpu.expect.blocks import (
+    ABSENT,
+    Answers,
+    ChunkBlocks,
+    RawMoments,
+    Spans,
+    Tally,
+    answer_block,
+    block_size,
+)
 from globular.passes.cpu.rows import CSRRows, read_only
 from globular.passes.cpu.shard import CpuShard
 from globular.passes.host import RUN
 from globular.seam.answers import Answer
 from globular.seam.mixture_passes import ExpectLinear, Survey
 from globular.threads import even_ranges, map_all, run_all
+
+NO_BACKGROUND = -np.inf
+"""There is no noise."""
+
+
+class SparseForm(NamedTuple):
+    """A mixture as linear functions of sparse rows."""
+
+    slopes: Any  # (D, C)
+    constants: Any  # (C,)
+
+
+class SparseBlock(NamedTuple):
+    """Scratch of a thread for B rows."""
+
+    joint: Any  # (C, B) log p(c, x), then w p(c | x)
+    product: Any  # (C,)
+    chosen: Any  # (C,) components with a share in a row
+    largest: Any  # (B,)
+    densities: Any  # (B,)
+    totals: Any  # (B,)
+
+
+@kernel
+def joint_of_csr(
+    rows: Any,  # IN  CSR
+    scales: Any,  # IN  (N,) or empty: factors of the rows
+    first: int,  # IN
+    n: int,  # IN  rows first … first + n − 1
+    form: Any,  # IN
+    block: Any,  # OUT its joint
+) -> None:
+    """log p(c, x) of some rows under all components. O(nnz·C)."""
+    C = form.constants.shape[0]
+    for i in range(n):
+        scale = scales[first + i] if scales.shape[0] else 1.0
+        multiply_csr_row(rows, first + i, scale, form.slopes, 0, block.product)
+        for c in range(C):
+            block.joint[c, i] = block.product[c] + form.constants[c]
+
+
+@inline
+def add_csr_row(rows: Any, i: int, scale: float, joint: Any, at: int, least: float, block: Any, sums: Any) -> None:
+    """sums[:, c] += w q(c) x for the components whose share is more than `least`. O(nnz·C), mostly O(nnz)."""
+    data, indices, indptr = rows
+    C, m = joint.shape[0], 0
+    for c in range(C):
+        share = joint[c, at]
+        if share > least:
+            block.product[m] = scale * share
+            block.chosen[m] = c
+            m += 1
+    for k in range(indptr[i], indptr[i + 1]):
+        line = sums[indices[k]]
+        for j in range(m):
+            line[block.chosen[j]] += block.product[j] * data[k]
+
+
+@kernel
+def expect_or_answer_csr(
+    queue: Queue,  # IN/OUT spans not taken yet
+    rows_per_span: int,  # IN
+    rows: Any,  # IN  CSR
+    scales: Any,  # IN  (N,) or empty
+    counted: Any,  # IN  (N,) or empty: how much each row counts
+    form: Any,  # IN
+    block: Scratch,  # scratch of this thread
+    tally: Any,  # OUT a `Tally` of (spans, D + 1, C) sums, the last line of which are counts; or empty
+    answers: Any,  # OUT where the tally is empty
+) -> None:
+    """`expect_or_answer` for sparse rows. O(nnz·C)."""
+    N, B = rows[2].shape[0] - 1, block.densities.shape[0]
+    span = take_number(queue)
+    while span * rows_per_span < N:
+        if tally.totals.shape[0]:
+            tally.raw[span] = 0.0
+            tally.totals[span] = 0.0
+        end = min(N, (span + 1) * rows_per_span)
+        for first in range(span * rows_per_span, end, B):
+            n = min(B, end - first)
+            joint_of_csr(rows, scales, first, n, form, block)
+            if tally.totals.shape[0]:
+                add_csr(rows, scales, counted, first, n, block, tally.raw[span], tally.totals[span])
+            else:
+                answer_block(first, n, NO_BACKGROUND, block, answers)
+        span = take_number(queue)
+
+
+@kernel
+def add_csr(
+    rows: Any,  # IN  CSR
+    scales: Any,  # IN
+    counted: Any,  # IN
+    first: int,  # IN
+    n: int,  # IN  rows first … first + n − 1
+    block: Any,  # IN/OUT log-joint, then shares
+    sums: Any,  # IN/OUT (D + 1, C)
+    totals: Any,  # IN/OUT (2,)
+) -> None:
+    """Add some rows to the sums of a span. O(nnz·C), mostly O(nnz)."""
+    counts = sums[sums.shape[0] - 1]
+    softmax_block(block.joint, n, NO_BACKGROUND, block.largest, block.totals, block.densities)
+    for i in range(n):
+        weight = weight_of(counted, first + i)
+        totals[0] += weight * block.densities[i]
+        totals[1] += weight
+        block.totals[i] = weight / block.totals[i]
+    scale_lines(block.joint, n, block.totals)
+    for c in range(counts.shape[0]):
+        for i in range(n):
+            counts[c] += block.joint[c, i]
+    for i in range(n):
+        scale = scales[first + i] if scales.shape[0] else 1.0
+        least = NOTHING * weight_of(counted, first + i)
+        add_csr_row(rows, first + i, scale, block.joint, i, least, block, sums)
+
+
+# --- drivers ---------------------------------------------------------------------------------------------------------
+
 
 NONZEROS_PER_SUM = 2
 """Least nonzeros of a span for each column, whose sums shall cost less than they save."""
@@ -43,82 +172,68 @@ class LinearBlocks(ChunkBlocks):
         self.width = max(self.coefficients.shape)
 
 
-class SparseBlocks:
+class SparseBlocks(LinearBlocks):
     """The same for sparse rows."""
 
-    def __init__(self, mixture: LinearMixture, rows: CSRRows, n_threads: int) -> None:
-        self._rows, self._n_threads = rows, n_threads
-        constants = np.maximum(mixture.constants, ABSENT)
-        self.form = SparseForm(read_only(np.ascontiguousarray(mixture.slopes.T)), read_only(constants))
-        dense = LinearBlocks(mixture).spans(rows.shape[0])
-        n = max(1, min(dense.n, len(rows.data) // (NONZEROS_PER_SUM * rows.shape[1])))
-        per_span = max(1, -(-rows.shape[0] // n))
-        self.spans = Spans(-(-rows.shape[0] // per_span), per_span, min(per_span, block_size(len(constants))))
+    def __init__(self, mixture: LinearMixture, rows: CSRRows) -> None:
+        super().__init__(mixture)
+        self._rows = rows
+        self._sparse = SparseForm(read_only(np.ascontiguousarray(mixture.slopes.T)), read_only(self.constants))
 
-    def block(self) -> SparseBlock:
-        """Scratch of a thread."""
-        C, B = len(self.form.constants), self.spans.rows_per_block
-        largest, densities, totals = np.empty((3, B))
-        return SparseBlock(np.empty((C, B)), np.empty(C), np.empty(C, dtype=np.int64), largest, densities, totals)
+    def spans(self, n_rows: int, n_pairs: int | None = None) -> Spans:
+        n = max(1, min(super().spans(n_rows).n, len(self._rows.data) // (NONZEROS_PER_SUM * self._rows.shape[1])))
+        per_span = max(1, -(-n_rows // n))
+        return Spans(-(-n_rows // per_span), per_span, min(per_span, block_size(len(self.constants))))
 
-    def on_threads(self, work: Callable[[NDArray[np.int64], Any, SparseBlock], object]) -> None:
-        """Call a kernel with the queue of all spans, the rows and scratch; see `share`."""
-        queue, everyone = new_queue(), self._rows.kernel_rows(0, self._rows.shape[0])
-        threads = min(self._n_threads, max(1, self.spans.n))
-        share_kernel(lambda: work(queue, everyone, self.block()), queue, threads, calls_blas=False)
+    def new_tally(self, n_spans: int) -> Tally:
+        (C, W), none = self.coefficients.shape, np.empty((n_spans, 0, 0))
+        return Tally(np.empty((n_spans, W, C)), none, none, np.empty((n_spans, 2)))
+
+    def total(self, tally: Tally, n_threads: int) -> RawMoments:
+        found = super().total(tally, n_threads)
+        found.raw = np.ascontiguousarray(found.raw.T)
+        return found
+
+    def run(
+        self, seen: Observed | CpuShard, counted: F64, n_threads: int, tally: Tally, answers: Answers,
+        rule: ShareRule = "optimal", least: float = 0.0,
+    ) -> None:  # fmt: skip
+        assert isinstance(seen, CpuShard)
+        spans, queue, everyone = self.spans(seen.n_rows), new_queue(), self._rows.kernel_rows(0, seen.n_rows)
+        scales, counted, C, B = read_only(seen.scales), read_only(counted), len(self.constants), spans.rows_per_block
+        sums = tally if len(tally.totals) else self.new_tally(0)
+
+        def work() -> None:
+            block = SparseBlock(np.empty((C, B)), np.empty(C), np.empty(C, dtype=np.int64), *np.empty((3, B)))
+            expect_or_answer_csr(queue, spans.rows, everyone, scales, counted, self._sparse, block, sums, answers)
+
+        share_kernel(work, queue, min(n_threads, max(1, spans.n)), calls_blas=False)
 
 
-def _check_columns(shard: CpuShard, n_columns: int) -> None:
-    if shard.n_columns != n_columns:
-        raise ValueError(f"rows have {shard.n_columns} columns, the mixture {n_columns}")
+def _blocks(shard: CpuShard, mixture: LinearMixture) -> LinearBlocks:
+    check_columns(shard, mixture.slopes.shape[1])
+    return SparseBlocks(mixture, shard.rows) if isinstance(shard.rows, CSRRows) else LinearBlocks(mixture)
 
 
 @CpuShard.implements(ExpectLinear)
 def expect_linear(shard: CpuShard, work: ExpectLinear) -> LinearStatistics:
     """Sums weighted by the responsibilities. Memory: sums of spans and a block per thread."""
-    C, D = work.mixture.slopes.shape
-    _check_columns(shard, D)
-    n_distances = shard.n_rows * C
-    if not isinstance(shard.rows, CSRRows):
-        found = moments_of_rows(shard, LinearBlocks(work.mixture))
-        return LinearStatistics(
-            found.raw[:, -1].copy(), found.raw[:, :-1].copy(), found.bound, found.weight, n_distances
-        )
-    blocks = SparseBlocks(work.mixture, shard.rows, shard.n_threads)
-    n = blocks.spans.n
-    tally = SparseTally(np.empty((n, D, C)), np.empty((n, C)), np.empty((n, 2)))
-    weights, scales = read_only(shard.weights), read_only(shard.scales)
-    blocks.on_threads(
-        lambda queue, rows, block: expect_csr(
-            queue, blocks.spans.rows, rows, scales, weights, blocks.form, block, tally
-        )
-    )
-    sums, counts, (bound, weight) = (add_in_order(each, shard.n_threads) for each in tally)
-    return LinearStatistics(counts, np.ascontiguousarray(sums.T), float(bound), float(weight), n_distances)
+    found = _blocks(shard, work.mixture).moments(shard, shard.weights, shard.n_threads)
+    counts, sums = found.raw[:, -1].copy(), found.raw[:, :-1].copy()
+    return LinearStatistics(counts, sums, found.bound, found.weight, shard.n_rows * len(counts))
 
 
 @CpuShard.implements(Answer, ExponentialMixture)
 def answer_linear(shard: CpuShard, work: Answer) -> list[Any]:
     """As of a Gaussian mixture: "log_densities", their "total", "probabilities" or "components"."""
-    linear, n = work.model.linear, shard.n_rows
-    _check_columns(shard, linear.slopes.shape[1])
-    components: I64 = np.empty(n if work.want == "components" else 0, dtype=np.int64)
-    densities: F64 = np.empty(0 if work.want == "components" else n)
-    table: F64 = np.empty((n, len(linear.constants)) if work.want == "probabilities" else (0, 0))
-    if isinstance(shard.rows, CSRRows):
-        blocks, scales = SparseBlocks(linear, shard.rows, shard.n_threads), read_only(shard.scales)
-        blocks.on_threads(
-            lambda queue, rows, block: answer_csr(
-                queue, blocks.spans.rows, rows, scales, blocks.form, block, components, densities, table
-            )
-        )
-    else:
-        write_answers(shard, LinearBlocks(linear), components, densities, table)
-    if work.want in ("log_densities", "total"):
-        _add_log_base(shard, type(work.model), densities)
-    if work.want == "total":
-        return [weighted_total(shard, densities)]
-    return [{"components": components, "probabilities": table}.get(work.want, densities)]
+    blocks = _blocks(shard, work.model.linear)
+
+    def write(answers: Answers) -> None:
+        blocks.answer(shard, shard.n_threads, answers)
+        if work.want in ("log_densities", "total"):
+            _add_log_base(shard, type(work.model), answers.densities)
+
+    return answered(shard, work.want, len(blocks.constants), write)
 
 
 def _add_log_base(shard: CpuShard, family: type[ExponentialMixture], densities: F64) -> None:

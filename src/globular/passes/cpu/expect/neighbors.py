@@ -1,12 +1,17 @@
-"""Truncated E-steps of mixtures with diagonal covariances: K(n) among the neighbourhoods of its components."""
+"""Truncated E-steps of mixtures with diagonal covariances: K(n) among the neighbourhoods of its components.
+
+Here is also what truncated E-steps share, wherever their candidates come from: what K(n) costs, the responsibilities
+that follow, and the sums of the M-step. A cost is −2 log p(c, x), up to what all components share.
+"""
 
 from __future__ import annotations
+
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from globular.jit import new_queue, share_kernel
-from globular.kernels import members as kernels
+from globular.jit import Queue, inline, kernel, new_queue, share_kernel, take_number
 from globular.model.gaussian import GaussianParameters
 from globular.model.groups import group_by
 from globular.model.statistics import F64, SoftStatistics
@@ -17,7 +22,167 @@ from globular.passes.cpu.shard import CpuShard
 from globular.passes.host import RUN, runs_of, threads_for_runs
 from globular.seam.among import Neighbors
 from globular.seam.mixture_passes import Expect
-from globular.threads import run_all
+from globular.threads import SECONDS_PER_NUMBER, run_all, worth_waking
+
+Members = NDArray[np.int32]
+
+
+class Weighed(NamedTuple):
+    """What costs are made of: Σ_j precision_cj (x_j − μ_cj)² + bias_c."""
+
+    means: F64
+    """(C, D)."""
+    precisions: F64
+    """(C, 1) or (C, D)."""
+    biases: F64
+    """(C,)."""
+
+
+@inline
+def exact_cost(x: Any, r: int, weighed: Any, c: int) -> float:
+    """What a component costs a row, in float64. O(D)."""
+    means, precisions, total = weighed.means, weighed.precisions, 0.0
+    if precisions.shape[1] == 1:
+        for j in range(x.shape[1]):
+            difference = x[r, j] - means[c, j]
+            total += difference * difference
+        return total * precisions[c, 0] + weighed.biases[c]
+    for j in range(x.shape[1]):
+        difference = x[r, j] - means[c, j]
+        total += difference * difference * precisions[c, j]
+    return total + weighed.biases[c]
+
+
+@inline
+def take_in(cost: float, c: int, costs: Any, members: Any, i: int, last: int) -> None:
+    """Put a component into place last or before, where costs ascend; what was last is gone. O(C′)."""
+    place = last
+    while place > 0 and costs[i, place - 1] > cost:
+        costs[i, place] = costs[i, place - 1]
+        members[i, place] = members[i, place - 1]
+        place -= 1
+    costs[i, place] = cost
+    members[i, place] = c
+
+
+@kernel
+def own_costs(
+    queue: Queue,  # IN/OUT runs
+    length: int,  # IN  rows of a run
+    rows: Any,  # IN  (array,)
+    weighed: Any,  # IN
+    members: Any,  # IN/OUT (N, C′) K(n); −1 where there is none
+    costs: Any,  # OUT (N, C′); inf where there is no member
+    sort: bool,  # IN  whether members go in the order of their costs
+    n_costs: Any,  # OUT (runs,) components looked at
+) -> None:
+    """What K(n) costs at these parameters. O(N · C′ · D)."""
+    run = take_number(queue)
+    while run < n_costs.shape[0]:
+        n_costs[run] = 0
+        for i in range(run * length, min((run + 1) * length, members.shape[0])):
+            for a in range(members.shape[1]):
+                c = members[i, a]
+                costs[i, a] = np.inf
+                if c < 0:
+                    continue
+                cost = exact_cost(rows[0], i, weighed, c)
+                if sort:
+                    take_in(cost, c, costs, members, i, a)
+                else:
+                    costs[i, a] = cost
+                n_costs[run] += 1
+        run = take_number(queue)
+
+
+@kernel
+def shares_of_costs(
+    queue: Queue,  # IN/OUT runs
+    length: int,  # IN  rows of a run
+    costs: Any,  # IN  (N, W), inf where there is none; OUT w q(c): Eq. 5, the posterior renormalised over them
+    unit: float,  # IN  −2 log p(c, x) = unit · cost + base
+    base: float,  # IN
+    weights: Any,  # IN  (N,) or empty
+    densities: Any,  # OUT (N,) log Σ p(c, x), the terms of Eq. 10
+    totals: Any,  # OUT (runs,) their sums, by weight
+) -> None:
+    """Responsibilities in the place of costs. O(N · W)."""
+    run = take_number(queue)
+    while run < totals.shape[0]:
+        totals[run] = 0.0
+        for i in range(run * length, min((run + 1) * length, costs.shape[0])):
+            lowest, norm = np.inf, 0.0
+            for a in range(costs.shape[1]):
+                lowest = min(lowest, costs[i, a])
+            for a in range(costs.shape[1]):
+                costs[i, a] = np.exp(-0.5 * unit * (costs[i, a] - lowest))
+                norm += costs[i, a]
+            weight = weights[i] if weights.shape[0] else 1.0
+            for a in range(costs.shape[1]):
+                costs[i, a] *= weight / norm
+            densities[i] = np.log(norm) - 0.5 * (unit * lowest + base)
+            totals[run] += weight * densities[i]
+        run = take_number(queue)
+
+
+@kernel
+def sum_shares(
+    queue: Queue,  # IN/OUT tasks
+    tasks: Any,  # IN  (T + 1,) task t has the clusters tasks[t] … tasks[t + 1] − 1
+    rows: Any,  # IN  (array,): all rows, or (gathered) those of the entries of the only task
+    gathered: bool,  # IN
+    shares: Any,  # IN  (N·C′,) w q(c)
+    C_prime: int,  # IN
+    order: Any,  # IN  (N·C′,) entries n·C′ + a grouped by their cluster
+    starts: Any,  # IN  (C + 2,)
+    centers: Any,  # IN  (C, D) float64
+    counts: Any,  # OUT (C,) Σ w q
+    sums: Any,  # OUT (C, D) Σ w q (x − μ)
+    scatter: Any,  # OUT (C, 1) Σ w q ‖x − μ‖² or (C, D) Σ w q (x − μ)²
+) -> None:
+    """Statistics of the truncated M-step, in cluster order, about the old means. O(entries · D)."""
+    x = rows[0]
+    isotropic = scatter.shape[1] == 1
+    task = take_number(queue)
+    while task < tasks.shape[0] - 1:
+        base = starts[tasks[task]]
+        for c in range(tasks[task], tasks[task + 1]):
+            for k in range(starts[c], starts[c + 1]):
+                share = shares[order[k]]
+                if share <= 0:
+                    continue
+                r = k - base if gathered else order[k] // C_prime
+                counts[c] += share
+                total = 0.0
+                for j in range(x.shape[1]):
+                    difference = x[r, j] - centers[c, j]
+                    sums[c, j] += share * difference
+                    if isotropic:
+                        total += difference * difference
+                    else:
+                        scatter[c, j] += share * difference * difference
+                if isotropic:
+                    scatter[c, 0] += share * total
+        task = take_number(queue)
+
+
+@kernel
+def clusters_of_entries(
+    queue: Queue,  # IN/OUT stretches
+    length: int,  # IN  entries of a stretch
+    members: Any,  # IN  (N·C′,)
+    n_clusters: int,  # IN
+    clusters: Any,  # OUT (N·C′,) the same, or `n_clusters` where there is none
+) -> None:
+    """Entries without a cluster go behind the last one. O(N · C′)."""
+    begin = length * take_number(queue)
+    while begin < members.shape[0]:
+        for e in range(begin, min(begin + length, members.shape[0])):
+            clusters[e] = members[e] if members[e] >= 0 else n_clusters
+        begin = length * take_number(queue)
+
+
+# --- drivers ---------------------------------------------------------------------------------------------------------
 
 
 @CpuShard.implements(Expect, Neighbors)
@@ -29,26 +194,30 @@ def expect_neighbors(shard: CpuShard, work: Expect) -> SoftStatistics:
     costs = Costs(mixture)
     n_distances, pairs = search_candidates_of(shard, mixture.means, costs, graph, search, members)
     shard.labels[:] = members[:, 0]
-    shares, _, bound = settle_soft(shard, mixture, costs, members, shard.weights)
-    counts, sums, scatter = soft_sums(shard, mixture, members, shares)
-    return SoftStatistics(counts, sums, scatter, bound, shard.total_weight, n_distances, pairs)
+    shares, _ = costs_of(shard, costs.exact, members)
+    _, bound = share_out(shares, shard.weights, threads_for_runs(shard, members.shape[1]))
+    return SoftStatistics(*soft_sums(shard, mixture, members, shares), bound, shard.total_weight, n_distances, pairs)
 
 
-def settle_soft(
-    shard: CpuShard, mixture: GaussianParameters, costs: Costs, members: NDArray[np.int32], weights: F64
-) -> tuple[F64, F64, float]:
-    """w q(c) of the members, (N, C′), the terms of Eq. 10, (N,), and their sum."""
-    shares, bounds = np.empty(members.shape), np.empty(len(members))
-    totals = np.empty(-(-shard.n_rows // RUN))
+def costs_of(shard: CpuShard, weighed: Weighed, members: Members, *, sort: bool = False) -> tuple[F64, int]:
+    """The costs of K(n), (N, C′), and their number; with `sort` K(n) is sorted by them."""
+    costs, n_costs = np.empty(members.shape), np.empty(-(-shard.n_rows // RUN), dtype=np.int64)
 
-    def settle(queue: NDArray[np.int64], rows: KernelRows, part: slice) -> None:
-        kernels.settle_soft(
-            queue, RUN, rows, weights[part], mixture.means, costs.precisions, costs.biases, members[part],
-            shares[part], bounds[part], totals[runs_of(part)],
-        )  # fmt: skip
+    def measure(queue: NDArray[np.int64], rows: KernelRows, part: slice) -> None:
+        own_costs(queue, RUN, rows, weighed, members[part], costs[part], sort, n_costs[runs_of(part)])
 
-    on_rows(shard.rows, threads_for_runs(shard, members.shape[1] * shard.n_columns), settle, calls_blas=False)
-    return shares, bounds, float(totals.sum())
+    on_rows(shard.rows, threads_for_runs(shard, members.shape[1] * shard.n_columns), measure, calls_blas=False)
+    return costs, int(n_costs.sum())
+
+
+def share_out(costs: F64, weights: F64, n_threads: int, unit: float = 1.0, base: float = 0.0) -> tuple[F64, float]:
+    """Costs become w q(c); returns log-densities and their sum by weight."""
+    densities, totals, queue = np.empty(len(costs)), np.empty(-(-len(costs) // RUN)), new_queue()
+    share_kernel(
+        lambda: shares_of_costs(queue, RUN, costs, unit, base, weights, densities, totals), queue, n_threads,
+        calls_blas=False,
+    )  # fmt: skip
+    return densities, float(totals.sum())
 
 
 class Costs(SquaredDistances):
@@ -64,46 +233,35 @@ class Costs(SquaredDistances):
     def __init__(self, mixture: GaussianParameters) -> None:
         C, D = mixture.means.shape
         variances = mixture.variances()
-        self.precisions: F64 = np.ascontiguousarray(1.0 / variances)
+        precisions: F64 = np.ascontiguousarray(1.0 / variances)
         log_determinants = np.log(variances).sum(axis=1) * (D if variances.shape[1] == 1 else 1)
         with np.errstate(divide="ignore"):
             log_weights = np.log(mixture.weights)
-        self.biases: F64 = log_determinants + D * np.log(2 * np.pi) - 2.0 * log_weights
+        biases: F64 = log_determinants + D * np.log(2 * np.pi) - 2.0 * log_weights
         self.by_distance = mixture.family.euclidean
-        self.search_precisions, self.search_biases = self.precisions, self.biases
+        self.search_precisions, self.search_biases = precisions, biases
         self.unit, self.base = 1.0, 0.0
         if self.by_distance:
             self.search_precisions = np.ones((C, 1))
             self.search_biases = 2.0 * variances[:, 0] * (log_weights.max() - log_weights)
-            self.unit, self.base = float(self.precisions[0, 0]), float(self.biases.min())
+            self.unit, self.base = float(precisions[0, 0]), float(biases.min())
+        means = np.ascontiguousarray(mixture.means)
+        self.exact = Weighed(means, precisions, biases)
+        self.search = Weighed(means, self.search_precisions, self.search_biases)
 
 
-def _rows_per_task(n_rows: int) -> int:
-    """About a hundred tasks: fewer would not balance, more would cost more to hand out. Threads play no part."""
-    return min(1 << 16, max(ROWS_PER_TASK, n_rows // 100))
-
-
-def soft_sums(
-    shard: CpuShard, mixture: GaussianParameters, members: NDArray[np.int32], shares: F64
-) -> tuple[F64, F64, F64]:
+def soft_sums(shard: CpuShard, mixture: GaussianParameters, members: Members, shares: F64) -> tuple[F64, F64, F64]:
     """Counts, sums and scatter of the truncated M-step: the entries of K(n) sorted by cluster."""
-    means = mixture.means
-    C, D = means.shape
-    C_prime = members.shape[1]
-    clusters, queue, threads = np.empty(members.size, dtype=np.int32), new_queue(), threads_for_runs(shard, C_prime)
-    share_kernel(
-        lambda: kernels.clusters_of_entries(queue, RUN, members.ravel(), C, clusters), queue, threads, calls_blas=False
-    )
-    starts, order = group_by(clusters, C + 1, shard.n_threads)
+    means, (C, D), C_prime = mixture.means, mixture.means.shape, members.shape[1]
+    starts, order = by_component(members, C, shard.n_threads)
     counts, sums, scatter = np.zeros(C), np.zeros((C, D)), np.zeros(mixture.family.scatter.shape(C, D))
     flat = shares.ravel()
 
     def add(queue: NDArray[np.int64], tasks: NDArray[np.int64], rows: KernelRows, gathered: bool) -> None:
-        kernels.sum_shares(
-            queue, tasks, rows, gathered, flat, C_prime, order, starts, means, counts, sums, scatter
-        )  # fmt: skip
+        sum_shares(queue, tasks, rows, gathered, flat, C_prime, order, starts, means, counts, sums, scatter)
 
-    spans = list(cut_groups(starts[:-1], _rows_per_task(len(order))))
+    # About a hundred tasks: fewer would not balance, more would cost more to hand out. Threads play no part.
+    spans = list(cut_groups(starts, min(1 << 16, max(ROWS_PER_TASK, len(order) // 100))))
     if can_be_indexed(shard.rows):
         queue, rows, tasks = new_queue(), shard.rows.kernel_rows(0, shard.n_rows), np.array([0, *(b for _, b in spans)])
         share_kernel(lambda: add(queue, tasks, rows, False), queue, min(shard.n_threads, len(spans)), calls_blas=False)
@@ -115,3 +273,14 @@ def soft_sums(
 
         run_all(gather_and_add, spans, shard.n_threads, calls_blas=False)
     return counts, sums, scatter
+
+
+def by_component(candidates: Members, C: int, n_threads: int) -> tuple[NDArray[np.int64], NDArray[np.integer]]:
+    """(starts, order): the pairs of component c, numbers n · W + a, are order[starts[c]:starts[c + 1]]."""
+    clusters, queue = np.empty(candidates.size, dtype=np.int32), new_queue()
+    threads = worth_waking(n_threads, SECONDS_PER_NUMBER * candidates.size)
+    share_kernel(
+        lambda: clusters_of_entries(queue, RUN, candidates.ravel(), C, clusters), queue, threads, calls_blas=False
+    )
+    starts, order = group_by(clusters, C + 1, n_threads)
+    return starts[:-1], order

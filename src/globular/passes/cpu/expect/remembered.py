@@ -6,28 +6,466 @@ evaluate those pairs alone, until somebody asks to look again. Their responsibil
 bound they report is never above that of all components: what is left out was below e^−10 when it was looked at. Of rows
 with one component alone the responsibility is one whatever the mixture does: they are summed up once, and enter as one
 chunk for each component.
+
+Pairs lie in the order of rows. Of the pairs of a block of rows those of a component are brought together, so that
+differences from one mean are matrix products (`engine.densities`).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
+from globular.jit import Queue, Scratch, inline, kernel, new_queue, share_kernel, take_number
 from globular.model.gaussian import GaussianParameters
-from globular.model.observations import Moments
-from globular.model.statistics import SoftStatistics
-from globular.passes.cpu.expect.all import expect_all
-from globular.passes.cpu.expect.blocks import ABSENT, statistics_of
-from globular.passes.cpu.expect.pairs import Look, Pairs, look_at_all
+from globular.model.groups import starts_of
+from globular.model.observations import ExpectedMixture, Moments
+from globular.model.statistics import F64, I64, SoftStatistics
+from globular.passes.cpu.engine.densities import (
+    TILE,
+    Observed,
+    add_moments,
+    exponential,
+    find_largest,
+    find_lengths,
+    joint_block,
+    load_features,
+    mirror,
+    new_differences,
+    put_difference,
+    weight_of,
+)
+from globular.passes.cpu.expect.all import blocks_for, expect_all
+from globular.passes.cpu.expect.blocks import ABSENT, ChunkBlocks, RawMoments, Tally, begin_sums, statistics_of
+from globular.passes.cpu.rows import read_only
 from globular.passes.cpu.shard import CpuShard
+from globular.passes.host import NONE
 from globular.seam.among import Remembered
 from globular.seam.mixture_passes import Expect
+from globular.threads import SECONDS_PER_NUMBER, run_all, worth_waking
 
 MARGIN = 10.0
 """Nats below the best component of a row at which another no longer matters to it."""
 _DENSE = 0.2
 """With more than this share of all pairs, remembering them does not pay."""
+
+
+PAIRS_AT_ONCE = 1 << 14
+"""Pairs of a block; one row has no more than there are components."""
+ROUNDING = 0.1
+"""Nats: many more than rounding makes bounds wrong by."""
+
+
+class PairBlock(NamedTuple):
+    """Scratch of a thread for some pairs."""
+
+    values: Any  # (capacity,) log p(c, x), then w q
+    owners: Any  # (capacity,) int64: the row of each, by its place in the list
+    order: Any  # (capacity,) int64: pairs by component
+    ends: Any  # (C + 1,) where the pairs of each component end
+    densities: Any  # (capacity,) log Σ_c p(c, x) over the pairs of a row
+    differences: Any  # a `Differences`
+
+
+@kernel
+def sort_pairs(
+    pairs: Any,  # IN
+    first: int,  # IN
+    last: int,  # IN  rows first … last − 1 of the list
+    block: Any,  # OUT owners, order, ends
+) -> None:
+    """The pairs of some rows by component. O(pairs + C)."""
+    begin, ends = pairs.starts[first], block.ends
+    ends[:] = 0
+    for p in range(begin, pairs.starts[last]):
+        ends[pairs.components[p] + 1] += 1
+    for c in range(1, ends.shape[0]):
+        ends[c] += ends[c - 1]
+    for r in range(first, last):
+        for p in range(pairs.starts[r], pairs.starts[r + 1]):
+            c = pairs.components[p]
+            block.owners[p - begin] = r
+            block.order[ends[c]] = p - begin
+            ends[c] += 1
+
+
+@inline
+def load_pairs(x: Any, scales: Any, numbers: Any, block: Any, begin: int, m: int, form: Any, c: int) -> None:
+    """x − μ_c of m pairs from the given one on. O(m·D)."""
+    for k in range(m):
+        i = numbers[block.owners[block.order[begin + k]]]
+        scale = scales[i] if scales.shape[0] else 1.0
+        for d in range(x.shape[1]):
+            put_difference(block.differences, k, d, (scale * x[i, d] - form.offset[d]) - form.means[c, d])
+
+
+@kernel
+def share_pairs(
+    x: Any,  # IN  (N, D)
+    scales: Any,  # IN  (N,) or empty
+    pairs: Any,  # IN
+    first: int,  # IN
+    last: int,  # IN  rows first … last − 1 of the list
+    form: Any,  # IN  all components by differences
+    block: Any,  # OUT values: q of the pairs, sorted by `sort_pairs`; densities
+) -> None:
+    """Responsibilities within the pairs of each row. O(pairs·S)."""
+    begin = 0
+    for c in range(form.means.shape[0]):
+        while begin < block.ends[c]:
+            m = min(TILE, block.ends[c] - begin)
+            load_pairs(x, scales, pairs.numbers, block, begin, m, form, c)
+            find_lengths(block.differences, m, form.factors, form.precisions, c)
+            for k in range(m):
+                block.values[block.order[begin + k]] = form.constants[c] - 0.5 * block.differences.values[k]
+            begin += m
+    start = pairs.starts[first]
+    for r in range(first, last):
+        values = block.values[pairs.starts[r] - start : pairs.starts[r + 1] - start]
+        largest = values[0]
+        for a in range(1, values.shape[0]):
+            largest = max(largest, values[a])
+        for a in range(values.shape[0]):
+            values[a] -= largest
+        block.densities[r - first] = largest
+    for p in range(pairs.starts[last] - start):  # of all rows at once: it vectorises
+        block.values[p] = exponential(block.values[p])
+    for r in range(first, last):
+        values = block.values[pairs.starts[r] - start : pairs.starts[r + 1] - start]
+        total = 0.0
+        for a in range(values.shape[0]):
+            total += values[a]
+        for a in range(values.shape[0]):
+            values[a] /= total
+        block.densities[r - first] += np.log(total)
+
+
+@kernel
+def add_pairs(
+    x: Any,  # IN
+    scales: Any,  # IN
+    pairs: Any,  # IN
+    form: Any,  # IN
+    block: Any,  # IN  values: w q
+    sums: Any,  # IN/OUT a `Tally` of one span; of whole matrices upper triangles are written
+) -> None:
+    """Moments of a block about the means. O(pairs·S)."""
+    weights, count, begin = block.differences.values, sums.raw.shape[1] - 1, 0
+    for c in range(form.means.shape[0]):
+        while begin < block.ends[c]:
+            m = min(TILE, block.ends[c] - begin)
+            load_pairs(x, scales, pairs.numbers, block, begin, m, form, c)
+            for k in range(m):
+                weights[k] = block.values[block.order[begin + k]]
+                sums.raw[c, count] += weights[k]
+            add_moments(block.differences, m, form.factors.shape[1] > 0, c, sums.tight_sums, sums.tight_scatter)
+            begin += m
+
+
+@kernel
+def pair_spans(
+    queue: Queue,  # IN/OUT spans not taken yet
+    rows_per_span: int,  # IN
+    x: Any,  # IN  (N, D)
+    scales: Any,  # IN  (N,) or empty
+    weights: Any,  # IN  (N,) or empty
+    pairs: Any,  # IN
+    form: Any,  # IN  all components by differences
+    block: Scratch,  # scratch of this thread
+    q: Any,  # OUT (P,) responsibilities, or empty
+    tally: Any,  # OUT a `Tally`
+) -> None:
+    """An E-step that knows of these pairs alone, and what an M-step needs of it. O(P·S)."""
+    n_rows, capacity = pairs.numbers.shape[0], block.values.shape[0]
+    span = take_number(queue)
+    while span < tally.raw.shape[0]:
+        sums = Tally(tally.raw[span], tally.tight_sums[span], tally.tight_scatter[span], tally.totals[span])
+        totals = sums.totals
+        begin_sums(sums)
+        first, end = span * rows_per_span, min(n_rows, (span + 1) * rows_per_span)
+        while first < end:
+            start, last = pairs.starts[first], first + 1
+            while last < end and pairs.starts[last + 1] - start <= capacity:
+                last += 1
+            sort_pairs(pairs, first, last, block)
+            share_pairs(x, scales, pairs, first, last, form, block)
+            if q.shape[0]:
+                for p in range(start, pairs.starts[last]):
+                    q[p] = block.values[p - start]
+            for r in range(first, last):
+                weight = weight_of(weights, pairs.numbers[r])
+                totals[0] += weight * block.densities[r - first]
+                totals[1] += weight
+                for p in range(pairs.starts[r] - start, pairs.starts[r + 1] - start):
+                    block.values[p] *= weight
+            add_pairs(x, scales, pairs, form, block, sums)
+            first = last
+        mirror(sums.tight_scatter, form.means.shape[1] if form.factors.shape[1] else 0)
+        span = take_number(queue)
+
+
+@kernel
+def exact_line(
+    features: Any,  # IN  (B, ≥ D) rows about the offset
+    chosen: Any,  # IN  (m,) some of them
+    form: Any,  # IN  all components by differences, with whole matrices
+    c: int,  # IN
+    differences: Any,  # scratch
+    out: Any,  # OUT (B,) log p(c, x) at their places
+) -> None:
+    """Log-densities of some rows. O(m·D²)."""
+    for begin in range(0, chosen.shape[0], TILE):
+        m = min(TILE, chosen.shape[0] - begin)
+        for k in range(m):
+            for d in range(form.means.shape[1]):
+                put_difference(differences, k, d, features[chosen[begin + k], d] - form.means[c, d])
+        find_lengths(differences, m, form.factors, form.precisions, c)
+        for k in range(m):
+            out[chosen[begin + k]] = form.constants[c] - 0.5 * differences.values[k]
+
+
+@kernel
+def settle_bounds(
+    observed: Any,  # IN
+    first: int,  # IN
+    n: int,  # IN
+    form: Any,  # IN
+    nats: float,  # IN
+    block: Any,  # scratch, but for its joint
+    joint: Any,  # IN  bounds from above, OUT log p(c, x) where it may matter, else −∞
+    best: Any,  # scratch (B,)
+    chosen: Any,  # scratch (B,)
+) -> None:
+    """Look closer at the most promising component of each row, then at those whose bounds are not below it.
+
+    O(n·C + n·(components that matter)·D²)
+    """
+    load_features(observed, first, n, form.offset, False, block.features)
+    find_largest(joint, n, block.largest, best)
+    for step in range(2):  # one call for both: what it calls would be compiled twice
+        for c in range(form.means.shape[0]):
+            line, m = joint[c], 0
+            for i in range(n):
+                chosen[m] = i
+                if step == 0:
+                    m += best[i] == c
+                else:
+                    m += best[i] != c and line[i] >= block.densities[i] - (nats + ROUNDING)
+                    line[i] = block.densities[i] if best[i] == c else -np.inf
+            exact_line(block.features, chosen[:m], form, c, block.differences, line if step else block.densities)
+
+
+@kernel
+def look_spans(
+    queue: Queue,  # IN/OUT spans not taken yet
+    rows_per_span: int,  # IN
+    observed: Any,  # IN
+    leading: Any,  # IN  a form of the first columns, or of all
+    form: Any,  # IN  all components by differences, where the first columns are not all
+    nats: float,  # IN  below the best component of a row, at which another no longer matters
+    leading_block: Scratch,  # scratch for the form of the first columns
+    block: Scratch,  # scratch for the other, which has no joint of its own
+    chosen: Scratch,  # scratch (2, B) int64
+    masks: Any,  # IN  zeros, OUT (N, ⌈C / 64⌉) uint64: a bit for every component that matters
+    sizes: Any,  # IN  zeros, OUT (spans, 4): pairs; rows that have several, and their pairs; rows that have none
+) -> None:
+    """Which components matter to each row. O(N·C·S)."""
+    N, B, C = observed.x.shape[0], leading_block.features.shape[0], leading.coefficients.shape[0]
+    best, counts, joint = chosen[0], chosen[1], leading_block.joint
+    span = take_number(queue)
+    while span * rows_per_span < N:
+        end = min(N, (span + 1) * rows_per_span)
+        for first in range(span * rows_per_span, end, B):
+            n = min(B, end - first)
+            joint_block(observed, first, n, leading, True, leading_block, joint)
+            if leading.offset.shape[0] < form.offset.shape[0]:
+                settle_bounds(observed, first, n, form, nats, block, joint, best, counts)
+            find_largest(joint, n, leading_block.largest, best)
+            for i in range(n):
+                counts[i] = 0
+            for c in range(C):
+                line, bit = joint[c], np.uint64(1) << np.uint64(c & 63)
+                for i in range(n):
+                    if line[i] >= leading_block.largest[i] - nats:
+                        masks[first + i, c >> 6] |= bit
+                        counts[i] += 1
+            for i in range(n):
+                sizes[span, 0] += counts[i]
+                if counts[i] > 1:
+                    sizes[span, 1] += 1
+                    sizes[span, 2] += counts[i]
+                sizes[span, 3] += counts[i] == 0
+        span = take_number(queue)
+
+
+@kernel
+def list_pairs(
+    queue: Queue,  # IN/OUT spans not taken yet
+    rows_per_span: int,  # IN
+    masks: Any,  # IN  (N, ⌈C / 64⌉), a bit at least for every row
+    before: Any,  # IN  (spans, ≥ 3): pairs, rows that have several, and their pairs, of the spans before
+    everyone: Any,  # OUT the pairs of all rows
+    several: Any,  # OUT of those that have several
+    single: Any,  # OUT of those that have one
+) -> None:
+    """Components that matter, ascending, one row after the other; the first of all starts is left to others. O(N·C)."""
+    N = masks.shape[0]
+    span = take_number(queue)
+    while span * rows_per_span < N:
+        p, r, at = before[span, 0], before[span, 1], before[span, 2]
+        for i in range(span * rows_per_span, min(N, (span + 1) * rows_per_span)):
+            begin = p
+            for word in range(masks.shape[1]):
+                bits, c = masks[i, word], 64 * word
+                while bits:
+                    if bits & np.uint64(1):
+                        everyone.components[p] = c
+                        p += 1
+                    bits >>= np.uint64(1)
+                    c += 1
+            everyone.numbers[i], everyone.starts[i + 1] = i, p
+            if p - begin > 1:
+                for k in range(begin, p):
+                    several.components[at] = everyone.components[k]
+                    at += 1
+                several.numbers[r], several.starts[r + 1] = i, at
+                r += 1
+            else:
+                alone = i - r
+                single.numbers[alone], single.starts[alone + 1] = i, alone + 1
+                single.components[alone] = everyone.components[begin]
+        span = take_number(queue)
+
+
+# --- drivers ---------------------------------------------------------------------------------------------------------
+
+
+LEADING = 0.4
+"""Share of the columns that a look at all components begins with, where these are many."""
+
+
+class Pairs(NamedTuple):
+    """Pairs of some rows, by rows, as kernels take them; each of these rows has one at least."""
+
+    numbers: I64
+    """Where the rows lie, (R,), ascending."""
+    starts: I64
+    """The pairs of the n-th row are starts[n] … starts[n + 1] − 1, (R + 1,)."""
+    components: NDArray[np.int32]
+    """(P,)."""
+
+    @classmethod
+    def empty(cls, n_rows: int, n_pairs: int) -> Pairs:
+        """Room for so many."""
+        starts = np.empty(n_rows + 1, dtype=np.int64)
+        starts[0] = 0
+        return cls(np.empty(n_rows, dtype=np.int64), starts, np.empty(n_pairs, dtype=np.int32))
+
+    def threads(self, n_threads: int) -> int:
+        """How many are worth waking for a kernel that looks at every pair once."""
+        return worth_waking(n_threads, SECONDS_PER_NUMBER * (len(self.components) + len(self.numbers)))
+
+    def e_step(self, shard: CpuShard, mixture: GaussianParameters, q: F64 = NONE) -> RawMoments:
+        """Moments about the means of the mixture; `q` becomes the responsibilities of the pairs. O(P·S)."""
+        blocks = ChunkBlocks(mixture, np.zeros(mixture.n_features), by_differences=True)
+        spans = blocks.spans(len(self.numbers), len(self.components))
+        tally, form, all_rows = blocks.new_tally(spans.n), blocks.form, shard.dense_rows
+        capacity = max(PAIRS_AT_ONCE, mixture.n_components)
+
+        def call(queue: NDArray[np.int64], x: NDArray[np.generic], scales: F64, weights: F64,
+                 pairs: Pairs, q: F64, sums: Tally) -> None:  # fmt: skip
+            owners, order = np.empty((2, capacity), dtype=np.int64)
+            ends, differences = np.empty(mixture.n_components + 1, dtype=np.int64), new_differences(mixture.n_features)
+            block = PairBlock(np.empty(capacity), owners, order, ends, np.empty(capacity), differences)
+            pair_spans(queue, spans.rows, x, read_only(scales), read_only(weights), pairs, form, block, q, sums)
+
+        def convert(span: int) -> None:
+            some = slice(span * spans.rows, min(len(self.numbers), (span + 1) * spans.rows))
+            numbers, starts = self.numbers[some], self.starts[some.start : some.stop + 1]
+            held = slice(starts[0], starts[-1])
+            pairs = Pairs(np.arange(len(numbers)), starts - starts[0], self.components[held])
+            scales, weights = (each[numbers] if len(each) else each for each in (shard.scales, shard.weights))
+            sums = Tally(*(each[span : span + 1] for each in tally))
+            call(new_queue(), all_rows.gather(numbers), scales, weights, pairs, q[held], sums)
+
+        if all_rows.is_direct():
+            queue, x = new_queue(), all_rows.block(0, shard.n_rows)
+            share_kernel(
+                lambda: call(queue, x, shard.scales, shard.weights, self, q, tally),
+                queue,
+                min(shard.n_threads, max(1, spans.n)),
+            )
+        else:
+            run_all(convert, range(spans.n), shard.n_threads)
+        return blocks.total(tally, shard.n_threads)
+
+
+class Look(NamedTuple):
+    """What a look at all components leaves."""
+
+    everyone: Pairs
+    """Of all rows."""
+    several: Pairs
+    """Of the rows that have several."""
+    single: Pairs
+    """Of those that have one."""
+
+
+def look_at_all(shard: CpuShard, mixture: GaussianParameters, nats: float, most: float) -> Look | None:
+    """The pairs within so many nats of each row's best; None if these are more than the share `most` of all pairs.
+
+    Where columns are many it begins with some of them. Factors U of the precisions are upper triangular, so the first K
+    columns of x − μ give the first K entries of (x − μ) U, and squares only add up: they bound log p(c, x) from above.
+    A component whose bound is below the log-density of the most promising one by more than that does not matter, and is
+    not looked at further.
+    """
+    C, D = mixture.means.shape
+    blocks = leading = blocks_for(shard, mixture)
+    if mixture.family.scatter.by_differences(D):
+        first = _leading(mixture, round(LEADING * D))
+        leading = ChunkBlocks(first, first.offset)
+    spans = leading.spans(shard.n_rows)
+    masks = np.zeros((shard.n_rows, -(-C // 64)), dtype=np.uint64)
+    sizes = np.zeros((spans.n, 4), dtype=np.int64)
+    forms = leading.form, blocks.form
+
+    def look(queue: NDArray[np.int64], some: Observed, rows: slice, which: slice) -> None:
+        n = spans.rows_per_block
+        block, closer = leading.block(n), blocks.block(n)._replace(joint=np.empty((0, n)))
+        look_spans(
+            queue, spans.rows, some, *forms, nats, block, closer, np.empty((2, n), dtype=np.int64),
+            masks[rows], sizes[which],
+        )  # fmt: skip
+
+    leading.on_spans(shard, shard.n_threads, look)
+    before = starts_of(sizes)
+    n_pairs, n_several, in_several, n_none = before[-1].tolist()
+    if n_none:  # densities that are not numbers keep no pair
+        raise np.linalg.LinAlgError("a row has no density under any component")
+    if not shard.n_rows or n_pairs > most * shard.n_rows * C:
+        return None
+    n_single = shard.n_rows - n_several
+    counts = (shard.n_rows, n_pairs), (n_several, in_several), (n_single, n_single)
+    found, queue = Look(*(Pairs.empty(*each) for each in counts)), new_queue()
+    share_kernel(
+        lambda: list_pairs(queue, spans.rows, masks, before, *found), queue,
+        min(spans.n, found.everyone.threads(shard.n_threads)), calls_blas=False,
+    )  # fmt: skip
+    return found
+
+
+def _leading(mixture: GaussianParameters, K: int) -> ExpectedMixture:
+    """The first K columns, with the constants of all."""
+    factors = np.ascontiguousarray(mixture.factors[..., :K, :K])
+    half = mixture.family.half_log_determinants(factors, mixture.n_components, K)
+    log_weights = mixture.log_constants - half + 0.5 * K * np.log(2 * np.pi)
+    covariances = mixture.covariances[..., :K, :K]
+    return ExpectedMixture(
+        mixture.weights, mixture.means[:, :K], covariances, mixture.covariance_type, log_weights, factors
+    )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -39,13 +477,7 @@ class Kept:
     doubtful: Pairs
     """Of the rows that have several."""
     certain: Moments
-    """Of the rows that have one, by component."""
-
-    @classmethod
-    def sum_up(cls, shard: CpuShard, look: Look, mixture: GaussianParameters) -> Kept:
-        """Sums of the certain rows, about the means of `mixture`."""
-        found = statistics_of(look.single.e_step(shard, mixture), len(look.single))
-        return cls(look.everyone, look.several, Moments.from_pass(mixture, found))
+    """Of the rows that have one, by component, about the means of the mixture that looked."""
 
 
 @CpuShard.implements(Expect, Remembered)
@@ -56,14 +488,16 @@ def expect_remembered(shard: CpuShard, work: Expect) -> SoftStatistics:
     if work.among.renew:
         shard.forget(Kept)
         look = look_at_all(shard, mixture, MARGIN, _DENSE)
-        kept = None if look is None else Kept.sum_up(shard, look, mixture)
-        if kept is not None:
+        kept = None
+        if look is not None:
+            found = statistics_of(look.single.e_step(shard, mixture), len(look.single.components))
+            kept = Kept(look.everyone, look.several, Moments.from_pass(mixture, found))
             shard.keep(kept)
     if kept is None:
         return expect_all(shard, work)
     n_distances = shard.n_rows * mixture.n_components
     if not work.among.renew:
-        n_distances = len(kept.doubtful) + mixture.n_components
+        n_distances = len(kept.doubtful.components) + mixture.n_components
     found = statistics_of(kept.doubtful.e_step(shard, mixture), n_distances)
     certain = kept.certain.about(mixture.means)
     # Σ log p(c, x) of rows that are of c alone: linear in their moments

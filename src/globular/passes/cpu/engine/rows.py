@@ -15,10 +15,15 @@ from typing import Any
 import numpy as np
 
 from globular.jit import inline, kernel, twin
-from globular.jit.prefetch import prefetch_row
+from globular.jit.memory import prefetch_row
 
 CANCELLED = 2.0**-10
 """Share of ‖m‖² below which a squared distance to m, its square expanded, has lost too many digits."""
+
+
+AHEAD = 4
+"""Rows before its turn that the memory of one is asked for; larger = it has more time to come, and more may be driven
+out again."""
 
 
 @kernel
@@ -114,6 +119,21 @@ def row_length(rows: Any, i: int) -> float:
 @row_length.for_csr
 def _row_length(rows: Any, i: int) -> float:
     return length(rows[0], rows[2][i], rows[2][i + 1])
+
+
+@inline
+def copy_row(x: Any, row: int, offset: Any, out: Any, i: int) -> float:
+    """A row about the offset, if there is one, to out[i]; its squared length. O(D)."""
+    total = 0.0
+    if offset.shape[0]:
+        for j in range(x.shape[1]):
+            out[i, j] = x[row, j] - offset[j]
+            total += np.float64(out[i, j]) * out[i, j]
+    else:
+        for j in range(x.shape[1]):
+            out[i, j] = x[row, j]
+            total += np.float64(x[row, j]) * x[row, j]
+    return total
 
 
 @twin

@@ -1,6 +1,7 @@
-"""Numbers that posteriors are made of: sticks, and Gaussians with whole matrices from one factorisation each.
+"""Numbers that posteriors are made of: Cholesky factors of many small matrices, Gaussians from these, and sticks.
 
-Trials of splits ask for thousands of them, of two components each: one call of a kernel costs what one of NumPy does.
+Trials of splits ask for thousands of them, of two components each: a call of LAPACK for each matrix, or of NumPy for
+each number, costs more than its work.
 """
 
 from __future__ import annotations
@@ -9,7 +10,61 @@ import math
 from typing import Any
 
 from globular.jit import inline, kernel
-from globular.kernels.cholesky import factor, invert_row
+
+
+@inline
+def factor(matrix: Any, least: float, lower: Any) -> bool:
+    """The Cholesky factor of a matrix, zeros above its diagonal; False where a pivot is not so much of the diagonal.
+
+    A row at a time; the upper triangle of the matrix is not read. O(D³)
+    """
+    D = matrix.shape[0]
+    for i in range(D):
+        for j in range(i + 1):
+            rest = matrix[i, j]
+            for k in range(j):
+                rest -= lower[i, k] * lower[j, k]
+            if j < i:
+                lower[i, j] = rest / lower[j, j]
+            elif rest > 0.0 and rest >= least * matrix[i, i]:
+                lower[i, i] = math.sqrt(rest)
+            else:
+                return False
+        for j in range(i + 1, D):
+            lower[i, j] = 0.0
+    return True
+
+
+@inline
+def invert_row(lower: Any, i: int, inverse: Any) -> None:
+    """Row i of the inverse of a lower triangle, by forward substitution from the rows above it. O(i²)."""
+    for j in range(lower.shape[0]):
+        inverse[i, j] = 0.0
+    for k in range(i):
+        for j in range(k + 1):
+            inverse[i, j] -= lower[i, k] * inverse[k, j]
+    inverse[i, i] = 1.0
+    for j in range(i + 1):
+        inverse[i, j] /= lower[i, i]
+
+
+@kernel
+def invert_factors(
+    matrices: Any,  # IN  (C, D, D) positive definite
+    lower: Any,  # scratch (D, D)
+    inverse: Any,  # scratch (D, D)
+    factors: Any,  # OUT (C, D, D) upper triangles U, U Uᵀ the inverse of each; or (0, D, D): none are wanted
+) -> bool:
+    """Whether all of them have a factor, and what factors of their inverses are. O(C·D³)."""
+    for c in range(matrices.shape[0]):
+        if not factor(matrices[c], 0.0, lower):
+            return False
+        if factors.shape[0]:
+            for i in range(lower.shape[0]):
+                invert_row(lower, i, inverse)
+                for j in range(lower.shape[0]):
+                    factors[c, j, i] = inverse[i, j]
+    return True
 
 
 @inline
@@ -90,6 +145,14 @@ def wishart_terms(
         terms[4, c] = log_determinant
 
 
+@inline
+def stick(a: float, b: float, alpha: float, beta: float) -> tuple[float, float, float]:
+    """E[log v] and E[log(1 − v)] under q = Beta(a, b), and KL(q ‖ Beta(α, β))."""
+    whole = digamma(a + b)
+    length, rest = digamma(a) - whole, digamma(b) - whole
+    return length, rest, log_beta(alpha, beta) - log_beta(a, b) + (a - alpha) * length + (b - beta) * rest
+
+
 @kernel
 def stick_terms(
     first: Any,  # IN  (T,) φ₁
@@ -99,13 +162,8 @@ def stick_terms(
     terms: Any,  # OUT (3, T): E[log v], E[log(1 − v)], KL(q_v ‖ p_v)
 ) -> None:
     """Eqs. 14 and 15, and what the sticks have of Eq. 8. O(T)."""
-    log_prior = log_beta(alpha, beta)
     for i in range(len(first)):
-        a, b = first[i], second[i]
-        whole = digamma(a + b)
-        length, rest = digamma(a) - whole, digamma(b) - whole
-        terms[0, i], terms[1, i] = length, rest
-        terms[2, i] = log_prior - log_beta(a, b) + (a - alpha) * length + (b - beta) * rest
+        terms[0, i], terms[1, i], terms[2, i] = stick(first[i], second[i], alpha, beta)
 
 
 @kernel
@@ -129,10 +187,8 @@ def group_sticks(
         rests = divergence = 0.0
         for i in range(bounds[g], bounds[g + 1]):
             prior = beta + discount * (before[g] + i - bounds[g] + 1)
-            a, b = alpha + counts[i], prior + log_weights[i]
-            whole = digamma(a + b)
-            length, rest = digamma(a) - whole, digamma(b) - whole
-            divergence += log_beta(alpha, prior) - log_beta(a, b) + (a - alpha) * length + (b - prior) * rest
+            length, rest, moved = stick(alpha + counts[i], prior + log_weights[i], alpha, prior)
+            divergence += moved
             log_weights[i] = length + rests
             rests += rest
         divergences[g] = divergence - behind[g] * rests

@@ -286,12 +286,16 @@ def draw(found: dict[tuple[str, str], Worth], out: Path) -> None:
         axis.set_title(title, fontsize=10)
         axis.set_facecolor("#eeeeee")
         for y, x in zip(*np.nonzero(np.isfinite(values)), strict=True):
-            text = f"{values[y, x]:.2f}" if field == "seconds" else f"{100 * (values[y, x] - 1):+.1f}"
+            text = (
+                f"{values[y, x]:.2f}"
+                if field == "seconds"
+                else f"{100 * (values[y, x] - 1):+.1f}".replace("+0.0", "0").replace("-0.0", "0")
+            )
             strong = abs(np.log(values[y, x])) > 0.7 * limit
             axis.text(x, y, text, ha="center", va="center", fontsize=5.5, color="white" if strong else "black")
         bar = figure.colorbar(image, ax=axis, shrink=0.6, ticks=[-limit, 0, limit])
         bar.ax.set_yticklabels([f"{1 / most:.2f}", "1", f"{most:.2f}"], fontsize=8)
-    figure.savefig(out, dpi=130)
+    figure.savefig(out, dpi=100)
 
 
 def main() -> None:

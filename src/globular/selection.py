@@ -31,7 +31,8 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator
 
-from globular.algorithms.kmeans.path import GrowingOptions, grow
+from globular.algorithms.kmeans.lloyd import KMeansOptions
+from globular.algorithms.kmeans.path import grow
 from globular.algorithms.mixtures.path import Candidate, PathOptions, finest_first, fit_path
 from globular.algorithms.mixtures.pipeline import draw_part
 from globular.algorithms.seeding.common import evenly_spread_masses
@@ -139,7 +140,7 @@ def select(
     if sizes[-1] > data.n_rows:
         raise ValueError(f"n_clusters: {sizes[-1]} is more than the {data.n_rows} rows of X; leave it out")
     rng = generator(random_state)
-    options = GrowingOptions(max_iter, 1e-4 * mean_variance(data), unit_centers=metric == "cosine")
+    options = KMeansOptions(max_iter, 1e-4 * mean_variance(data), unit_centers=metric == "cosine")
     chosen: Any = ("bic" if model == "gmm" else "silhouette") if criterion == "auto" else criterion
     n_observed = data.unit * data.shard.total_weight
     if model == "gmm":
@@ -183,7 +184,7 @@ class _Path:
     n_observed: float
     """Rows that all weights stand for."""
     sizes: list[int]
-    options: GrowingOptions
+    options: KMeansOptions
     sample_size: int
     rng: np.random.Generator
     centers: list[F64] = field(default_factory=list)

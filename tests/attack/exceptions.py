@@ -74,6 +74,7 @@ _REASONS = {
         algorithms.kmeans.balance: ROWS_AT_ONCE
         algorithms.mixtures.missing: NUMBERS_PER_BLOCK
         algorithms.ward: NUMBERS_AT_ONCE
+        passes.cpu.plain: ROWS_PER_BLOCK
     """,
     "what a parameter is where it is not given": """
         algorithms.kmeans.nested_choices: BATCH_ROWS BATCH_ROWS_PER_CLUSTER
@@ -101,6 +102,7 @@ _REASONS = {
         algorithms.kmeans.subspace: POWER_STEPS
         algorithms.ward: SOON
         algorithms.kmeans.lloyd: TOLERANCE SAMPLE_STEPS
+        algorithms.kmeans.path: FRESH_UP_TO
         algorithms.kmeans.nested_choices: CELLS_GAIN
         algorithms.kmeans.pipeline: MOST_STARTS FADING
         algorithms.kmeans.probing: LEAST_STAKE N_PROBES
@@ -128,6 +130,7 @@ _REASONS = {
         algorithms.seeding.named: NEIGHBORS
         passes.limits: NOMINEES
         passes.tree.partition: SAMPLED
+        passes.tree.splitting: SAMPLE LOPSIDED
         algorithms.mixtures.nested: TIMES_THE_PART
         estimators.variational_kmeans: SWAPS_GAIN
         model.cells: VISITS_ABOVE SMALL_CELLS

@@ -19,13 +19,13 @@ import globular
 from globular import ChunkyGaussianMixture, GaussianMixture
 from globular.algorithms.mixtures import chunky
 from globular.algorithms.mixtures.chunky import CONVERGED, ENOUGH, POLISHED
-from globular.algorithms.mixtures.starts import GivenStart
 from globular.data.open import as_source
 from globular.datasets import separated_mixture
 from globular.errors import MemoryBudgetError
 from globular.estimators import chunky_mixture, inputs
 from globular.estimators.chunky_mixture import CHUNKY_STARTS, most_cells, resolved_candidates
 from globular.model.covariances import FAMILIES
+from globular.model.given import GivenStart
 from globular.model.statistics import F64
 from makers import blobs, in_form, weights_for
 

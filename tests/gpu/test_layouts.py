@@ -54,8 +54,8 @@ LAYOUTS = {"streamed": streamed, "split": split}
 
 def state_of(shard: Any) -> State:
     parts = getattr(shard, "shards", [shard])
-    names = {name for part in parts for name in part.state._tensors}
-    found = {name: np.concatenate([part.state._tensors[name].cpu().numpy() for part in parts]) for name in names}
+    names = {name for part in parts for name in part.state._arrays}
+    found = {name: np.concatenate([part.state._arrays[name].cpu().numpy() for part in parts]) for name in names}
     return {"labels": np.array(shard.labels), **found}
 
 

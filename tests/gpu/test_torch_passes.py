@@ -27,7 +27,7 @@ def make(p: Problem) -> TorchShard:
 
 
 def state_of(shard: TorchShard) -> State:
-    return {"labels": shard.labels, **{name: t.cpu().numpy().copy() for name, t in shard.state._tensors.items()}}
+    return {"labels": shard.labels, **{name: t.cpu().numpy().copy() for name, t in shard.state._arrays.items()}}
 
 
 def carried_out(case: Case) -> bool:

@@ -17,14 +17,12 @@ from threadpoolctl import threadpool_info
 
 from ctrl_c import CtrlC
 from globular import threads
-from globular.jit import kernel, new_queue, take_number
 from globular.passes.cpu import CpuShard
 from globular.seam.passes import Assign
 from globular.threads import (
     default_threads,
     even_ranges,
     map_all,
-    on_all_threads,
     ordered_map,
     read_ahead,
     resolve_threads,
@@ -262,14 +260,6 @@ def _sum_of_labels(n_threads: int) -> int:
 
 @pytest.mark.skipif("fork" not in multiprocessing.get_all_start_methods(), reason="no fork here")
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-def test_a_forked_child_makes_its_own_threads() -> None:
-    expected = _sum_of_labels(2)  # the pool of two threads exists now
-    with multiprocessing.get_context("fork").Pool(1) as pool:
-        assert pool.apply_async(_sum_of_labels, (2,)).get(timeout=30) == expected
-
-
-@pytest.mark.skipif("fork" not in multiprocessing.get_all_start_methods(), reason="no fork here")
-@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_a_child_forked_while_another_thread_is_at_work_makes_its_own_locks() -> None:
     expected, before = _sum_of_labels(2), blas_threads()
     at_work, forked = threading.Event(), threading.Event()
@@ -337,20 +327,3 @@ def test_even_ranges_cover_everything_once(n: int, size: int) -> None:
     ranges = even_ranges(n, size)
     assert [row for start, stop in ranges for row in range(start, stop)] == list(range(n))
     assert all(stop - start == size for start, stop in ranges[:-1])
-
-
-@kernel
-def add_numbers(queue: Any, n: int, takers: Any, taker: int) -> None:
-    """Every number of the queue that this call gets, with the call's own number."""
-    number = take_number(queue)
-    while number < n:
-        takers[number] += taker
-        number = take_number(queue)
-
-
-@pytest.mark.parametrize("n_threads", [1, 2, 5])
-def test_each_number_of_a_queue_is_taken_once(n_threads: int) -> None:
-    queue, takers = new_queue(), np.zeros(100_000, dtype=np.int64)
-    on_all_threads(lambda: add_numbers(queue, len(takers), takers, 1), n_threads)
-    assert (takers == 1).all()
-    assert len(takers) < queue[0] <= len(takers) + n_threads  # who wakes too late does not look

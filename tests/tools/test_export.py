@@ -207,18 +207,12 @@ def test_onnx_mixture_says_what_the_model_says(covariance_type: str, tmp_path: P
     assert (label32 == label).mean() > 0.99
 
 
-def test_onnx_of_a_variational_mixture(tmp_path: Path) -> None:
+def test_onnx_of_other_mixtures_but_not_of_infinite_ones(tmp_path: Path) -> None:
     needs_onnx()
-    found = globular.VariationalGaussianMixture(10, weights="learned", random_state=0).fit(X)
-    label = run_onnx(to_onnx(found, tmp_path / "m.onnx"), QUERIES)[0]
-    assert (label == found.predict(QUERIES)).mean() > 0.99
-
-
-def test_onnx_of_chunky_but_not_of_infinite_mixtures(tmp_path: Path) -> None:
-    needs_onnx()
-    found = globular.ChunkyGaussianMixture(4, random_state=0).fit(X)
-    label = run_onnx(to_onnx(found, tmp_path / "m.onnx"), QUERIES)[0]
-    assert (label == found.predict(QUERIES)).mean() > 0.99
+    variational = globular.VariationalGaussianMixture(10, weights="learned", random_state=0)
+    for found in (variational, globular.ChunkyGaussianMixture(4, random_state=0)):
+        label = run_onnx(to_onnx(found.fit(X), tmp_path / "m.onnx"), QUERIES)[0]
+        assert (label == found.predict(QUERIES)).mean() > 0.99
     with pytest.raises(TypeError, match="averages over its posterior"):
         to_onnx(globular.InfiniteGaussianMixture(random_state=0).fit(X), tmp_path / "i.onnx")
 

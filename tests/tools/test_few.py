@@ -133,14 +133,6 @@ def test_a_session_fits_as_often_as_it_is_asked(rows, tmp_path):
         assert session.fit(5, 0, 2, 60.0).centers.shape == (5, 3)
 
 
-def test_a_session_that_dies_or_takes_too_long_is_a_message(tmp_path):
-    Rows(X).write(tmp_path)
-    unknown = dataclasses.replace(ADAPTERS[THEIRS], name="unknown to the process")
-    with Session(unknown, tmp_path, 1) as session:
-        assert "unknown to the process" in session.fit(3, 0, 1, 60.0).message
-        assert "not done within" in session.fit(3, 0, 1, 0.001).message
-
-
 def test_what_an_adapter_does_not_take():
     assert ADAPTERS["lance"].refusal(3, 4, weighted=True) == "takes no weights"
     assert ADAPTERS["faiss-kmeans"].refusal(3, 4, weighted=True) is None

@@ -1,7 +1,7 @@
 """The documentation as a site: everything in the navigation, every link and anchor alive, a build without warnings.
 
-That Python blocks run and links of single pages lead to files is tested in test_docs.py; here it is the whole: raw
-HTML, anchors as the site makes them, the tutorial from its first command to its last.
+That Python blocks run is tested in test_docs.py; here it is the whole: raw HTML, anchors as the site makes them, the
+tutorial from its first command to its last.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def anchors(page: Path) -> set[str]:
     return found
 
 
-@pytest.mark.parametrize("page", PAGES, ids=page_id)
+@pytest.mark.parametrize("page", [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"], ids=page_id)
 def test_links_and_anchors_resolve(page: Path) -> None:
     for match in LINK.finditer(prose(page)):
         target = match[1] or match[2]

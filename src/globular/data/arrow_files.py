@@ -125,7 +125,11 @@ class ArrowSource(StreamedSource):
         version = FileVersion.of(path)
         with version.reading(), open_arrow(path) as file:
             rows = segment_rows(file)
-            self._rows = ArrowRows(str(path), _schema(file), columns, lambda name: _first_value(file, name))
+            filled = next((segment for segment, n_rows in enumerate(rows) if n_rows), None)
+            self._rows = ArrowRows(
+                str(path), _schema(file), columns,
+                lambda name: None if filled is None else next(batches_of(file, filled, [name], 1)).column(name)[0],
+            )  # fmt: skip
         self.column_names = self._rows.names
         super().__init__(str(path), rows, self._rows.n_columns, self._rows.dtype, version)
 
@@ -191,11 +195,6 @@ def _schema(file: Any) -> Any:
 
     fields = file.schema_arrow if hasattr(file, "num_row_groups") else file.schema
     return schema([field for field in fields if not _PANDAS_INDEX.fullmatch(field.name)])
-
-
-def _first_value(file: Any, name: str) -> Any | None:
-    filled = next((segment for segment, n_rows in enumerate(segment_rows(file)) if n_rows), None)
-    return None if filled is None else next(batches_of(file, filled, [name], 1)).column(name)[0]
 
 
 def first_line(error: BaseException) -> str:

@@ -9,7 +9,7 @@ import numpy as np
 
 from globular.algorithms.mixtures.chunky import LEAF_SIZE, ChunkyModel, ChunkyOptions, Polishing, begin_chunky
 from globular.algorithms.mixtures.em import EMOptions, covariance_limits
-from globular.algorithms.mixtures.starts import STARTS, GivenStart
+from globular.algorithms.mixtures.starts import STARTS
 from globular.algorithms.steps import Finding, Run
 from globular.estimators.checks import check_allocation, chunky_bytes
 from globular.estimators.conditional import ConditionalMixture
@@ -19,6 +19,7 @@ from globular.estimators.parameters import AUTO, FROM_ONE, NOT_NEGATIVE, Constra
 from globular.estimators.starts import checked_shape
 from globular.model.covariances import FAMILIES
 from globular.model.gaussian import GaussianParameters
+from globular.model.given import GivenStart
 
 CHUNKY_STARTS = (*STARTS, "greedy")
 ROWS_PER_CELL = 10

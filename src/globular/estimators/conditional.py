@@ -20,6 +20,7 @@ from globular.estimators.validation import check_weights, naming
 from globular.model.conditional import Conditional, marginal
 from globular.model.covariances import FAMILIES
 from globular.model.gaussian import GaussianParameters, entropy_of
+from globular.model.given import GivenStart
 from globular.model.history import History
 from globular.model.statistics import F64, I64
 from globular.passes.registry import shard_over
@@ -318,3 +319,19 @@ def checked_parameters(weights: Any, means: Any, covariances: Any, covariance_ty
     if not family.is_positive(covariances):
         raise ValueError(f"covariances must be {family.requirement} for covariance_type={covariance_type!r}")
     return GaussianParameters(weights, means, covariances, covariance_type)
+
+
+def given_start(weights: Any, means: Any, precisions: Any, C: int, D: int, covariance_type: str) -> GivenStart:
+    """From `weights_init`, `means_init` and `precisions_init`; an error names the one that is wrong."""
+    family = FAMILIES[covariance_type]
+    covariances = None
+    if precisions is not None:
+        given = checked_shape(precisions, family.shape(C, D), "precisions_init", f"{covariance_type} precision")
+        if not family.is_positive(given):
+            raise ValueError(f"precisions_init: '{covariance_type} precision' should be {family.requirement}")
+        covariances = np.asarray(family.inverse(given))
+    if weights is not None:
+        weights = checked_shares(weights, C, "weights_init", "weights")
+    if means is not None:
+        means = checked_shape(means, (C, D), "means_init", "means")
+    return GivenStart(covariance_type, weights, means, covariances)

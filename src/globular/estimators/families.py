@@ -15,7 +15,6 @@ from globular.algorithms.mixtures.exponential import (
     search_start,
     start_from_means,
 )
-from globular.algorithms.mixtures.starts import GivenStart
 from globular.algorithms.steps import Finding, Run
 from globular.estimators.checks import checked_floats
 from globular.estimators.inputs import Input
@@ -23,6 +22,7 @@ from globular.estimators.mixtures import MixtureEstimator
 from globular.estimators.parameters import POSITIVE, Constraints, one_of
 from globular.estimators.starts import checked_shape
 from globular.model.exponential import Bernoulli, Directions, ExponentialMixture, Poisson
+from globular.model.given import GivenStart
 from globular.model.statistics import F64
 from globular.seam.mixture_passes import Survey
 

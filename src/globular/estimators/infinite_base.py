@@ -12,9 +12,16 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from globular.algorithms.infinite.data import CellData, CellOptions, RowData
-from globular.algorithms.infinite.infinite import InfiniteOptions, Mixture, components_at, infinite, one_component
-from globular.algorithms.infinite.part import draw_part, infinite_from_part
-from globular.algorithms.mixtures.starts import MEANS_METHODS, GivenStart
+from globular.algorithms.infinite.infinite import (
+    InfiniteOptions,
+    Mixture,
+    components_at,
+    draw_part,
+    infinite,
+    infinite_from_part,
+    one_component,
+)
+from globular.algorithms.mixtures.starts import MEANS_METHODS
 from globular.algorithms.steps import Finding, Run, Step, result_of
 from globular.estimators.checks import (
     check_common,
@@ -34,6 +41,7 @@ from globular.estimators.starts import checked_shape
 from globular.model.covariances import FAMILIES, CovarianceLimits
 from globular.model.dirichlet import StickPrior, Sticks
 from globular.model.gaussian import GaussianParameters, draw_by_component
+from globular.model.given import GivenStart
 from globular.model.history import History
 from globular.model.observations import Prior
 from globular.model.statistics import F64, I64

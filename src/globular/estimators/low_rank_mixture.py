@@ -13,7 +13,7 @@ from sklearn.utils.validation import check_is_fitted
 from globular.algorithms.kmeans.variational import VariationalOptions
 from globular.algorithms.mixtures.em import EMOptions, covariance_limits
 from globular.algorithms.mixtures.low_rank import find_low_rank_members, low_rank_em, start_low_rank
-from globular.algorithms.mixtures.starts import GivenStart, settled
+from globular.algorithms.mixtures.starts import settled
 from globular.algorithms.seeding.named import STARTS
 from globular.algorithms.steps import Finding, Run
 from globular.estimators.checks import check_allocation, checked_floats, fit_bytes
@@ -25,6 +25,7 @@ from globular.estimators.parameters import Constraints, one_of
 from globular.estimators.starts import choose_centers
 from globular.model.covariances.families import with_factors
 from globular.model.gaussian import GaussianParameters
+from globular.model.given import GivenStart
 from globular.model.low_rank import NOISES, LowRankParameters, isotropic_factors
 from globular.model.statistics import F64, I64
 from globular.passes.limits import COSTS_AT_ONCE, NOMINEES

@@ -19,7 +19,6 @@ from globular.algorithms.infinite import infinite
 from globular.algorithms.kmeans import variational
 from globular.algorithms.mixtures import chunky, em, nested
 from globular.algorithms.mixtures.em import EMOptions, covariance_limits
-from globular.algorithms.mixtures.starts import GivenStart
 from globular.algorithms.steps import Finding, Run, Step, in_units, mapped, result_of
 from globular.estimators.base import Estimator
 from globular.estimators.checks import (
@@ -40,6 +39,7 @@ from globular.estimators.starts import continues, filled_up, spare_centers
 from globular.model.covariances import FAMILIES, CovarianceLimits
 from globular.model.exponential import ExponentialMixture
 from globular.model.gaussian import GaussianParameters, isotropic_mixture
+from globular.model.given import GivenStart
 from globular.model.history import KMEANS, SEEDS, Clock, History, Record
 from globular.model.noise import Noise
 from globular.model.statistics import F64, I64

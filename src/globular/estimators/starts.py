@@ -9,12 +9,10 @@ from typing import Any
 import numpy as np
 from sklearn.utils import check_array
 
-from globular.algorithms.mixtures.starts import GivenStart
 from globular.algorithms.seeding.common import evenly_spread_masses
 from globular.algorithms.seeding.named import Start, Starting, draw_seeds
 from globular.estimators.inputs import Input
 from globular.estimators.validation import naming
-from globular.model.covariances import FAMILIES
 from globular.model.history import ITERATIONS, SEEDS
 from globular.model.statistics import F64
 
@@ -130,19 +128,3 @@ def checked_shares(values: Any, n: int, name: str, what: str = "") -> F64:
             f"got a smallest of {shares.min():.6g} and a sum of {shares.sum():.6g}"
         )
     return np.asarray(shares / shares.sum())
-
-
-def given_start(weights: Any, means: Any, precisions: Any, C: int, D: int, covariance_type: str) -> GivenStart:
-    """From `weights_init`, `means_init` and `precisions_init`; an error names the one that is wrong."""
-    family = FAMILIES[covariance_type]
-    covariances = None
-    if precisions is not None:
-        given = checked_shape(precisions, family.shape(C, D), "precisions_init", f"{covariance_type} precision")
-        if not family.is_positive(given):
-            raise ValueError(f"precisions_init: '{covariance_type} precision' should be {family.requirement}")
-        covariances = np.asarray(family.inverse(given))
-    if weights is not None:
-        weights = checked_shares(weights, C, "weights_init", "weights")
-    if means is not None:
-        means = checked_shape(means, (C, D), "means_init", "means")
-    return GivenStart(covariance_type, weights, means, covariances)

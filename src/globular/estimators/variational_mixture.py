@@ -13,7 +13,7 @@ from sklearn.utils.validation import check_is_fitted
 from globular.algorithms.kmeans.variational import VariationalOptions
 from globular.algorithms.mixtures.em import EMOptions, covariance_limits
 from globular.algorithms.mixtures.probing import begin_truncated, with_members
-from globular.algorithms.mixtures.starts import GivenStart, settled
+from globular.algorithms.mixtures.starts import settled
 from globular.algorithms.mixtures.variational import SoftModel
 from globular.algorithms.seeding.named import STARTS, Start
 from globular.algorithms.steps import Finding, Run, Step
@@ -28,6 +28,7 @@ from globular.estimators.parameters import Constraints, one_of
 from globular.estimators.starts import choose_centers
 from globular.model.covariances import FAMILIES, SEPARABLE
 from globular.model.gaussian import GaussianParameters, isotropic_mixture
+from globular.model.given import GivenStart
 from globular.model.graph import Graph
 from globular.model.history import History
 from globular.model.statistics import F64, I64, TruncatedPosterior

@@ -8,8 +8,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-from scipy.optimize import linear_sum_assignment
-from scipy.spatial.distance import cdist
 
 from globular.model.covariances import FAMILIES, CentralMoments, CovarianceFamily, CovarianceLimits
 from globular.model.covariances.scatter import CANCELLATION_LIMIT
@@ -45,13 +43,6 @@ def draw_by_component(
     counts = random.multinomial(n_samples, shares / shares.sum())
     rows = [draw(c, count) for c, count in enumerate(counts) if count]
     return np.vstack(rows), np.repeat(np.arange(len(counts), dtype=np.int64), counts)
-
-
-def most_alike(covariances: F64, others: F64) -> I64:
-    """For each of C covariances which of the C others it goes with, so that pairs are most alike."""
-    C = len(covariances)
-    pairs: I64 = linear_sum_assignment(cdist(covariances.reshape(C, -1), others.reshape(C, -1)))[1]
-    return pairs
 
 
 @dataclass(frozen=True, eq=False)

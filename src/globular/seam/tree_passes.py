@@ -70,10 +70,6 @@ class Gains(Pass[ChunkGains]):
     n: int
     truncated: bool = False
 
-    @property
-    def variant(self) -> type:
-        return Neighbors if self.truncated else All
-
     def continues(self, earlier: Gains) -> bool:
         """Whether gains that an earlier pass has left still hold."""
         return self.mixture is earlier.mixture and self.truncated == earlier.truncated
@@ -88,10 +84,6 @@ class Gap(Pass[BoundGap]):
 
     mixture: GaussianParameters
     truncated: bool = False
-
-    @property
-    def variant(self) -> type:
-        return Neighbors if self.truncated else All
 
 
 class Opening(Pass[int]):

@@ -180,7 +180,7 @@ def run_all(
 def on_all_threads(work: Callable[[], object], n_threads: int, *, calls_blas: bool = True) -> None:
     """Call a function on so many of our threads at once, the calling one included: what is left to do is in its queue.
 
-    For kernels that share a `kernels.queue` and return when it is empty: a thread that has not begun when the calling
+    For kernels that share a queue and return when it is empty: a thread that has not begun when the calling
     one is done is not waited for, and does not call it.
     """
     share_out = partial(_share_out, work, n_threads)

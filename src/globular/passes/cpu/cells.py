@@ -306,16 +306,24 @@ class CellProduct:
     """Centres in the order of their cells, prepared for products with rows.
 
     `members` are the centres in that order; cell g is members[starts[g]:starts[g + 1]]. Labels begin with `base`.
+    `at_once`: factors lie column by column, which suits products with all centres at once.
     """
 
     def __init__(
-        self, shard: CpuShard, centers: F64, members: NDArray[np.intp], starts: NDArray[np.intp], base: int = 0
+        self,
+        shard: CpuShard,
+        centers: F64,
+        members: NDArray[np.intp],
+        starts: NDArray[np.intp],
+        base: int = 0,
+        at_once: bool = False,
     ) -> None:
         self._shard, self._dtype = shard, shard.rows.dtype
         centers = np.ascontiguousarray(centers, dtype=np.float64)
         starts = np.asarray(starts, dtype=np.int64)
         info = np.finfo(self._dtype)
-        across = isinstance(shard.rows, CSRRows) or 0 < shard.n_columns <= THIN
+        few = isinstance(shard.rows, CSRRows) or 0 < shard.n_columns <= THIN
+        across = 1 if few else 2 if at_once else 0
         norms, score_norms, factors = prepared(centers, -2.0, self._dtype, shard.n_threads, members, shard.origin)
         factors = cast(Floats, np.ascontiguousarray(factors.T) if across else factors)
         self.centers = Centers(

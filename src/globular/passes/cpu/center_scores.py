@@ -394,7 +394,7 @@ def center_scores(shard: CpuShard, centers: F64 | ColumnMeans, n_rows: int) -> C
 def _dense(shard: CpuShard, centers: F64) -> ScoreCenters:
     C, offset = len(centers), shard.origin
     with np.errstate(over="ignore"):  # kernels see by themselves where scores overflow
-        product = CellProduct(shard, centers, np.arange(C), np.array([0, C])).centers
+        product = CellProduct(shard, centers, np.arange(C), np.array([0, C]), at_once=True).centers
     longest = np.sqrt(float(product.score_norms.max()) * (1.0 + 4.0 * product.unit))
     return ScoreCenters(product, np.empty(0), offset, longest, 0.0)
 
@@ -402,7 +402,7 @@ def _dense(shard: CpuShard, centers: F64) -> ScoreCenters:
 def _by_columns(means: ColumnMeans) -> ScoreCenters:
     norms, none, nobody = means.norms, np.empty(0), np.empty(0, dtype=np.int64)
     longest, slack = float(np.sqrt(norms.max())), means.norm_share * float(norms.max())
-    centers = Centers(nobody, nobody, means.places, norms, np.empty((0, 0)), none, 0, True, 2.0**-53, 2.0**-1022)
+    centers = Centers(nobody, nobody, means.places, norms, np.empty((0, 0)), none, 0, 1, 2.0**-53, 2.0**-1022)
     return ScoreCenters(centers, means.factors, none, longest, slack)
 
 

@@ -231,8 +231,8 @@ def cut_clusters(
 def add_moved(shard: CpuShard, moved: NDArray[np.integer], sums: F64, counts: F64, offset: F64) -> None:
     """Add the moved rows to the sums of their new clusters, and take them from those that they have left."""
     joining, old = moved
-    leaving = old >= 0
-    numbers = np.concatenate([joining, joining[leaving]], dtype=np.int64)
+    leaving, dtype = old >= 0, np.int32 if shard.n_rows < 2**31 else np.int64
+    numbers = np.concatenate([joining, joining[leaving]], dtype=dtype, casting="same_kind")
     clusters = np.concatenate([shard.labels.take(joining), old[leaving]], dtype=np.int32, casting="same_kind")
     starts, order = group_by(clusters, len(sums), shard.n_threads)
     numbers, signs = numbers[order], np.where(order < len(joining), 1.0, -1.0)

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from globular.data.blocks import Block, Source, working_dtype
-from globular.data.sources import check_rows
+from globular.data.sources import ArraySource, check_rows
 from globular.model.statistics import F64, Floats
 from globular.passes.torch.arrays import tensor_dtype
 from globular.passes.torch.card import CardShard
@@ -37,27 +37,20 @@ class StreamedShard(CardShard):
     """A source, or an array, whose rows are copied to a device anew for every pass."""
 
     def __init__(self, source: Any, weights: Any, device: Any, *, unit_rows: bool = False) -> None:
-        self._source, self._unit_rows, self._checked = source, unit_rows, not isinstance(source, Source)
-        shape = (source.n_rows, source.n_columns) if isinstance(source, Source) else source.shape
+        self._source: Source = source if isinstance(source, Source) else ArraySource(source)
+        self._unit_rows, self._checked = unit_rows, self._source is not source  # arrays have been looked through
+        shape = self._source.n_rows, self._source.n_columns
         super().__init__(shape, weights, device, exact_type(tensor_dtype(working_dtype(source.dtype))))
         self._rows_per_part = max(1, PART_BYTES // (self.n_columns * source.dtype.itemsize))
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
 
     def parts(self) -> Iterator[TorchShard]:
-        for sent in read_ahead(map(self._send, self._blocks())):
+        for sent in read_ahead(map(self._send, self._source.blocks(self._rows_per_part))):
             weights = None if self.w is None else self.w[sent.rows]
             state = self.state.view(sent.rows.start, sent.rows.stop)
             first = self.first_row + sent.rows.start
             yield TorchShard(sent.arrived(), weights, unit_rows=self._unit_rows, state=state, first_row=first)
         self._checked = True
-
-    def _blocks(self) -> Iterator[Block]:
-        if isinstance(self._source, Source):
-            yield from self._source.blocks(self._rows_per_part)
-            return
-        for begin in range(0, self.n_rows, self._rows_per_part):
-            some = self._source[begin : begin + self._rows_per_part]
-            yield Block(begin, begin + len(some), some)
 
     def _send(self, block: Block) -> _Sent:
         """Begin to copy a block; called by the thread that reads ahead."""
@@ -76,7 +69,7 @@ class StreamedShard(CardShard):
 
     def subset(self, indices: Index) -> TorchShard:
         chosen = np.asarray(indices)
-        rows = self._source.take(chosen) if isinstance(self._source, Source) else self._source[chosen]
+        rows = self._source.take(chosen)
         weights = None if self.w is None else self.w[self.tensor(chosen, torch.int64)]
         return TorchShard(_as_tensor(rows, pin=False).to(self.device), weights, unit_rows=self._unit_rows)
 

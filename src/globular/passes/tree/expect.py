@@ -6,15 +6,16 @@ are read only where leaves are opened. Cells go in fixed blocks, nodes before si
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import numpy as np
 
-from globular.model.chunks import BoundGap, ChunkGains, Chunks, Within
+from globular.model.chunks import BoundGap, ChunkGains, Within
 from globular.model.statistics import F64, I64, SoftStatistics
 from globular.passes.cpu.expect.blocks import ChunkBlocks
 from globular.passes.host import HostShard
 from globular.passes.tree.cells import NUMBERS_AT_ONCE, frontier_of
+from globular.passes.tree.expect_neighbors import BoundsOf, bounds_of_members
 from globular.passes.tree.frontier import Children, Frontier
 from globular.seam.among import All
 from globular.seam.tree_passes import ExpectCells, Gains, Gap
@@ -22,9 +23,6 @@ from globular.seam.tree_passes import ExpectCells, Gains, Gap
 SAMPLED_ROWS = 2**12
 """Rows that tell how far the bound is below the log-likelihood; larger = a closer estimate, whose standard error on
 pixels is 0.007 nats a row."""
-
-BoundsOf = Callable[[Chunks, I64], F64]
-"""From chunks, and the place of the node that each one is of, to their parts of F per unit weight."""
 
 
 @HostShard.implements(ExpectCells, All)
@@ -60,15 +58,13 @@ def _held_weights(frontier: Frontier, within: Within, n_threads: int) -> list[F6
     return found
 
 
-@HostShard.implements(Gains, All)
-def gains_of_all(shard: HostShard, work: Gains) -> ChunkGains:
+def _bounds(shard: HostShard, work: Gains | Gap) -> tuple[BoundsOf, int]:
+    """What finds the bounds of chunks, of all components or of those that cells keep, and how many these are."""
     frontier, n_threads = frontier_of(shard), shard.n_threads
+    if work.truncated:
+        return bounds_of_members(frontier, work.mixture, n_threads)
     blocks = ChunkBlocks(work.mixture, frontier.offset)
-
-    def bounds_of(chunks: Chunks, owners: I64) -> F64:
-        return blocks.densities(blocks.observed(chunks), n_threads)
-
-    return collect_gains(shard, work, bounds_of, work.mixture.n_components)
+    return lambda chunks, _: blocks.densities(blocks.observed(chunks), n_threads), work.mixture.n_components
 
 
 def per_parent(children: Children, values: F64, n_parents: int) -> F64:
@@ -76,30 +72,30 @@ def per_parent(children: Children, values: F64, n_parents: int) -> F64:
     return np.asarray(np.bincount(children.parents, values, minlength=n_parents), dtype=np.float64)
 
 
-@HostShard.implements(Gap, All)
-def gap_of_all(shard: HostShard, work: Gap) -> BoundGap:
-    frontier = frontier_of(shard)
+def _rises(shard: HostShard, work: Gap, bounds_of: BoundsOf, places: I64, rows: Children) -> F64:
+    """How far each of some rows is above the bound of its cell."""
+    frontier, n_threads = frontier_of(shard), shard.n_threads
+    nodes = frontier.some_chunks(places)
+    if work.truncated:
+        return bounds_of(rows.chunks, places[rows.parents]) - bounds_of(nodes, places)[rows.parents]
     blocks = ChunkBlocks(work.mixture, frontier.offset)
-
-    def of_sample(places: I64, rows: Children) -> F64:
-        q, bounds = blocks.posterior(blocks.observed(frontier.some_chunks(places)), shard.n_threads)
-        single, weights = blocks.observed(rows.chunks), rows.chunks.weights
-        rises = blocks.densities(single, shard.n_threads) - bounds[rows.parents]
-        # Σ_s q_A(s) log p(s, x), whose mean over the cell is known, tells by regression how rows differ from their cell
-        expected = bounds + (q * np.log(np.maximum(q, 1e-300))).sum(axis=1)
-        joint = blocks.log_joint(single, shard.n_threads)
-        off = np.einsum("rc,rc->r", q[rows.parents], joint) - expected[rows.parents]
-        return rises - float(weights * rises @ off) / max(float(weights * off @ off), 1e-300) * off
-
-    return sampled_gap(frontier, of_sample, work.mixture.n_components)
+    q, bounds = blocks.posterior(blocks.observed(nodes), n_threads)
+    single, weights = blocks.observed(rows.chunks), rows.chunks.weights
+    rises = blocks.densities(single, n_threads) - bounds[rows.parents]
+    # Σ_s q_A(s) log p(s, x), whose mean over the cell is known, tells by regression how rows differ from their cell
+    expected = bounds + (q * np.log(np.maximum(q, 1e-300))).sum(axis=1)
+    joint = blocks.log_joint(single, n_threads)
+    off = np.einsum("rc,rc->r", q[rows.parents], joint) - expected[rows.parents]
+    return rises - float(weights * rises @ off) / max(float(weights * off @ off), 1e-300) * off
 
 
-def sampled_gap(frontier: Frontier, of_sample: Callable[[I64, Children], F64], per_cell: int) -> BoundGap:
-    """The gap from some rows of nodes at some places, drawn by weight. All rows are read at once, maybe from disk.
+@HostShard.implements(Gap)
+def gap(shard: HostShard, work: Gap) -> BoundGap:
+    """The gap from some rows of nodes, drawn by weight. All rows are read at once, maybe from disk.
 
-    `of_sample` says how far each row is above the bound of its cell. Cells without scatter have no gap; each of the
-    others is looked at, unless they are more than the rows to be drawn.
+    Cells without scatter have no gap; each of the others is looked at, unless they are more than the rows to be drawn.
     """
+    frontier, (bounds_of, per_cell) = frontier_of(shard), _bounds(shard, work)
     spread = np.flatnonzero(frontier.spread)
     if not len(spread):
         return BoundGap(0.0, 0)
@@ -113,40 +109,41 @@ def sampled_gap(frontier: Frontier, of_sample: Callable[[I64, Children], F64], p
     rows = frontier.sample(spread[chosen], counts[chosen].clip(min=1), rng)
     stand_for = weights if all_of_them else unit * counts[chosen]
     counted = per_parent(rows, rows.chunks.weights, len(chosen))
-    sums = per_parent(rows, rows.chunks.weights * of_sample(spread[chosen], rows), len(chosen))
+    sums = per_parent(rows, rows.chunks.weights * _rises(shard, work, bounds_of, spread[chosen], rows), len(chosen))
     total = float(stand_for @ (sums / np.where(counted > 0, counted, 1.0)))
     return BoundGap(total, (len(chosen) + len(rows.chunks)) * per_cell)
 
 
-def collect_gains(shard: HostShard, work: Gains, bounds_of: BoundsOf, per_cell: int) -> ChunkGains:
+@HostShard.implements(Gains)
+def gains(shard: HostShard, work: Gains) -> ChunkGains:
     """Gains of all nodes, per cell added, to the frontier; the n largest of them as the answer.
 
     Nodes without scatter are exact already: their gain is zero without looking. Those known from an earlier pass under
     the same mixture stay: only what was opened since is looked at.
     """
-    frontier = frontier_of(shard)
+    frontier, (bounds_of, per_cell) = frontier_of(shard), _bounds(shard, work)
     if frontier.gains is None or frontier.gains_of is None or not work.continues(frontier.gains_of):
         frontier.gains = np.full(len(frontier.nodes), np.nan)
     frontier.gains_of = work
     added = np.maximum(frontier.n_children() - 1, 1)
-    gains, n_cells = frontier.gains * added, 0
-    unknown = np.flatnonzero(np.isnan(gains))
-    gains[unknown] = 0.0
+    found, n_cells = frontier.gains * added, 0
+    unknown = np.flatnonzero(np.isnan(found))
+    found[unknown] = 0.0
     spread = unknown[frontier.spread[unknown]]
     D, width = frontier.tree.means.shape[1], frontier.tree.scatter.shape[1]
     for places in _by_children(frontier, spread, max(1, NUMBERS_AT_ONCE // (D + width))):
         nodes = frontier.some_chunks(places)
         # the children's parts of F minus their parents'
-        found = -nodes.weights * bounds_of(nodes, places)
+        gained = -nodes.weights * bounds_of(nodes, places)
         n_cells += len(places)
         for children in frontier.children(places, shard.n_threads):
             bounds = bounds_of(children.chunks, places[children.parents])
-            found += per_parent(children, children.chunks.weights * bounds, len(places))
+            gained += per_parent(children, children.chunks.weights * bounds, len(places))
             n_cells += len(children.chunks)
-        gains[places] = np.maximum(found, 0.0)  # negative by rounding only
-    frontier.gains = gains / added
+        found[places] = np.maximum(gained, 0.0)  # negative by rounding only
+    frontier.gains = found / added
     best = largest_first(frontier.gains, work.n)
-    return ChunkGains(frontier.gains[best], added[best], float(gains.sum()), len(frontier), n_cells * per_cell)
+    return ChunkGains(frontier.gains[best], added[best], float(found.sum()), len(frontier), n_cells * per_cell)
 
 
 def largest_first(values: F64, n: int) -> I64:

@@ -7,13 +7,14 @@ Children inherit K(A), so the bound never falls when a cell is opened. A new fro
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from globular.jit import inline, kernel
-from globular.model.chunks import BoundGap, ChunkGains, Chunks
+from globular.model.chunks import Chunks
 from globular.model.gaussian import GaussianParameters
 from globular.model.groups import group_by
 from globular.model.statistics import F64, I64, PairStatistics, SoftStatistics
@@ -23,16 +24,17 @@ from globular.passes.cpu.engine.densities import add_square
 from globular.passes.cpu.expect.blocks import ABSENT, ChunkBlocks
 from globular.passes.host import SEARCHED_AT_ONCE, HostShard
 from globular.passes.tree.cells import frontier_of
-from globular.passes.tree.expect import collect_gains, sampled_gap
-from globular.passes.tree.frontier import Children, Frontier
+from globular.passes.tree.frontier import Frontier
 from globular.seam.among import Neighbors
-from globular.seam.tree_passes import ExpectCells, Gains, Gap
+from globular.seam.tree_passes import ExpectCells
 from globular.threads import even_ranges, map_all, run_all
 
 _COMPONENTS_PER_TASK = 64
 
 Members = NDArray[np.int32]
 Span = tuple[int, int]
+BoundsOf = Callable[[Chunks, I64], F64]
+"""From chunks, and the place of the node that each one is of, to their parts of F per unit weight."""
 
 
 class Cells(NamedTuple):
@@ -214,18 +216,6 @@ class _Costs:
             spread = packed / np.where(chunks.weights > 0, chunks.weights, np.inf)[:, None]
         return Cells(chunks.means, spread, chunks.weights)
 
-    def bounds(self, chunks: Chunks, members: Members, owners: I64, n_threads: int) -> F64:
-        """The bound per unit weight of every chunk, (M,)."""
-        bounds = np.empty(len(chunks))
-
-        def of_span(span: Span) -> None:
-            some = slice(*span)
-            cells, shares = self.cells(chunks.pick(some)), np.empty((span[1] - span[0], members.shape[1]))
-            share_cells(cells, self.components, members, owners[some], shares, bounds[some])
-
-        run_all(of_span, even_ranges(len(chunks), SEARCHED_AT_ONCE), n_threads)
-        return bounds
-
 
 @HostShard.implements(ExpectCells, Neighbors)
 def expect_neighbors(shard: HostShard, work: ExpectCells) -> SoftStatistics:
@@ -249,37 +239,24 @@ def expect_neighbors(shard: HostShard, work: ExpectCells) -> SoftStatistics:
     )  # fmt: skip
 
 
-@HostShard.implements(Gains, Neighbors)
-def gains_of_members(shard: HostShard, work: Gains) -> ChunkGains:
-    """Gains in the bound when children keep the components of their parents."""
-    frontier = frontier_of(shard)
-    members, costs = _members(frontier), _Costs(work.mixture)
-
-    def bounds_of(chunks: Chunks, owners: I64) -> F64:
-        return costs.bounds(chunks, members, owners, shard.n_threads)
-
-    return collect_gains(shard, work, bounds_of, members.shape[1])
-
-
-@HostShard.implements(Gap, Neighbors)
-def gap_of_members(shard: HostShard, work: Gap) -> BoundGap:
-    """How far the truncated bound is below that of single rows, each with the components of its cell."""
-    frontier = frontier_of(shard)
-    members, costs = _members(frontier), _Costs(work.mixture)
-
-    def of_sample(places: I64, rows: Children) -> F64:
-        held, nodes = members[places], frontier.some_chunks(places)
-        of_nodes = costs.bounds(nodes, held, np.arange(len(places)), shard.n_threads)
-        of_rows = costs.bounds(rows.chunks, held, rows.parents, shard.n_threads)
-        return of_rows - of_nodes[rows.parents]
-
-    return sampled_gap(frontier, of_sample, members.shape[1])
-
-
-def _members(frontier: Frontier) -> Members:
+def bounds_of_members(frontier: Frontier, mixture: GaussianParameters, n_threads: int) -> tuple[BoundsOf, int]:
+    """What finds the bounds of chunks that have the components of their cells, and how many these are."""
     if frontier.members is None:
         raise RuntimeError("truncated gains need the components of a pass among Neighbors; run that first")
-    return frontier.members
+    members, costs = frontier.members, _Costs(mixture)
+
+    def bounds_of(chunks: Chunks, owners: I64) -> F64:
+        bounds = np.empty(len(chunks))
+
+        def of_span(span: Span) -> None:
+            some = slice(*span)
+            cells, shares = costs.cells(chunks.pick(some)), np.empty((span[1] - span[0], members.shape[1]))
+            share_cells(cells, costs.components, members, owners[some], shares, bounds[some])
+
+        run_all(of_span, even_ranges(len(chunks), SEARCHED_AT_ONCE), n_threads)
+        return bounds
+
+    return bounds_of, members.shape[1]
 
 
 def _tasks(frontier: Frontier) -> list[tuple[slice, Chunks]]:

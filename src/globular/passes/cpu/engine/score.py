@@ -5,12 +5,9 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from globular.jit import inline, kernel
-from globular.jit.blas import multiply_rows
+from globular.jit.blas import multiply, multiply_rows
 from globular.jit.memory import prefetch_row
-from globular.passes.cpu.engine.rows import copy_row, length, multiply_csr_row, row_length
-
-AHEAD = 4
-"""Rows before its turn that the memory of one is asked for."""
+from globular.passes.cpu.engine.rows import AHEAD, copy_row, length, multiply_csr_row, row_length
 
 
 class Visit(NamedTuple):
@@ -34,7 +31,8 @@ class Centers(NamedTuple):
     centers: Any  # (C, D) float64
     norms: Any  # (C,) ‖m‖² float64
     base: int  # the label of centre 0
-    across: bool  # whether factors of dense rows are (D, C)
+    across: int  # 0 where factors of dense rows are (C, D); 1 where they are (D, C), for few columns; 2 for BLAS, with
+    # all centres at once
     unit: float  # unit round-off of the scores
     tiny: float  # their smallest normal number
 
@@ -101,7 +99,9 @@ def score_block(
                 prefetch_row(rows[0], at[k + AHEAD])
             copy_row(rows[0], at[k], offset, scratch.seen, k)
             scratch.lengths[k] = length(scratch.seen[k], 0, scratch.seen.shape[1])
-        if centers.across:
+        if centers.across == 2:
+            multiply(scratch.seen, centers.factors, scores)
+        elif centers.across == 1:
             for k in range(m):
                 few_columns_scores(scratch.seen, k, centers.factors, first, scores[k])
         else:

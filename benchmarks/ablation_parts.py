@@ -170,7 +170,7 @@ PARTS = (
          {"estimators.chunky_mixture.TRUNCATED_FROM": NEVER}),
     Part("merges", "superfluous pairs are joined", INFINITE, {"algorithms.infinite.run.superfluous_pairs": _no_pairs}),
     Part("infinite from a part", "mixtures grow on a part of the rows", INFINITE,
-         {"algorithms.infinite.part.PART_ROWS": NEVER}),
+         {"algorithms.infinite.infinite.PART_ROWS": NEVER}),
 )  # fmt: skip
 
 

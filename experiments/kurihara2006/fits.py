@@ -19,11 +19,11 @@ from globular import InfiniteGaussianMixture, datasets
 from globular.algorithms.infinite.data import CellData, CellOptions, RowData
 from globular.algorithms.infinite.infinite import GROWN, InfiniteOptions, Mixture, infinite, one_component
 from globular.algorithms.infinite.run import VariationalRun
-from globular.algorithms.mixtures.starts import GivenStart
 from globular.algorithms.steps import Finding, Run, Step
 from globular.estimators.inputs import Input
 from globular.model.chunks import Chunks, NodeValue
 from globular.model.covariances import FAMILIES
+from globular.model.given import GivenStart
 from globular.model.observations import Moments, Prior
 from globular.model.wishart import GaussianPrior
 from globular.seam.shard import Shard

@@ -14,7 +14,7 @@ from globular import KMeans, datasets
 from globular.algorithms.mixtures.chunky import CELLS_PER_COMPONENT, LEAF_SIZE, ChunkyModel, ChunkyOptions, chunky
 from globular.algorithms.mixtures.em import EMOptions, covariance_limits, em, start_from_means
 from globular.algorithms.steps import Step
-from globular.estimators.chunky_mixture import resolved_max_cells
+from globular.estimators.chunky_mixture import most_cells
 from globular.model.covariances import OUTER
 from globular.model.gaussian import GaussianParameters
 from globular.passes.cpu import CpuShard
@@ -101,7 +101,7 @@ def compare(problem: Problem, seed: int, *, tol: float = 1e-3) -> Comparison:
     exact, em_seconds = _timed(lambda: list(em(shard, start, EMOptions(max_iter=1000, tol=tol))))
     largest = problem.N / (CELLS_PER_COMPONENT * problem.k)
     _, tree_seconds = _timed(lambda: CpuShard(sample.rows).run(Plant(OUTER, LEAF_SIZE)))
-    options = ChunkyOptions(tol=tol, max_cells=resolved_max_cells(None, problem.N, problem.k), polish="needed")
+    options = ChunkyOptions(tol=tol, max_cells=most_cells(problem.N, problem.k), polish="needed")
     limits = covariance_limits(shard, EMOptions())
 
     def refine() -> list[Step[ChunkyModel]]:

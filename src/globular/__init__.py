@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from globular import callbacks, coresets, datasets, export, io, plotting, report, seeding
     from globular.estimators.chunky_mixture import ChunkyGaussianMixture
     from globular.estimators.families import BernoulliMixture, PoissonMixture, VonMisesFisherMixture
-    from globular.estimators.infinite_counts import InfiniteMultinomialMixture
-    from globular.estimators.infinite_mixture import InfiniteGaussianMixture
+    from globular.estimators.infinite_mixture import InfiniteGaussianMixture, InfiniteMultinomialMixture
     from globular.estimators.kmeans import KMeans, k_means
     from globular.estimators.low_rank_mixture import LowRankGaussianMixture
     from globular.estimators.mixture import GaussianMixture
@@ -32,26 +31,22 @@ if TYPE_CHECKING:
     from globular.regrouping import balance, cluster_tree
     from globular.selection import select
 
-_HOMES = {
-    "KMeans": "globular.estimators.kmeans",
-    "VariationalKMeans": "globular.estimators.variational_kmeans",
-    "NestedMiniBatchKMeans": "globular.estimators.nested",
-    "GaussianMixture": "globular.estimators.mixture",
-    "VariationalGaussianMixture": "globular.estimators.variational_mixture",
-    "ChunkyGaussianMixture": "globular.estimators.chunky_mixture",
-    "LowRankGaussianMixture": "globular.estimators.low_rank_mixture",
-    "InfiniteGaussianMixture": "globular.estimators.infinite_mixture",
-    "InfiniteMultinomialMixture": "globular.estimators.infinite_counts",
-    "VonMisesFisherMixture": "globular.estimators.families",
-    "PoissonMixture": "globular.estimators.families",
-    "BernoulliMixture": "globular.estimators.families",
-    "balance": "globular.regrouping",
-    "cluster_tree": "globular.regrouping",
-    "k_means": "globular.estimators.kmeans",
-    "load": "globular.persistence",
-    "save": "globular.persistence",
-    "select": "globular.selection",
+_NAMES = {
+    "estimators.kmeans": "KMeans k_means",
+    "estimators.variational_kmeans": "VariationalKMeans",
+    "estimators.nested": "NestedMiniBatchKMeans",
+    "estimators.mixture": "GaussianMixture",
+    "estimators.variational_mixture": "VariationalGaussianMixture",
+    "estimators.chunky_mixture": "ChunkyGaussianMixture",
+    "estimators.low_rank_mixture": "LowRankGaussianMixture",
+    "estimators.infinite_mixture": "InfiniteGaussianMixture InfiniteMultinomialMixture",
+    "estimators.families": "VonMisesFisherMixture PoissonMixture BernoulliMixture",
+    "regrouping": "balance cluster_tree",
+    "persistence": "load save",
+    "selection": "select",
 }
+"""What each module gives to this one."""
+_HOMES = {name: f"globular.{home}" for home, names in _NAMES.items() for name in names.split()}
 _MODULES = ("callbacks", "coresets", "datasets", "export", "io", "plotting", "report", "seeding")
 
 __all__ = [

@@ -31,9 +31,8 @@ from globular.algorithms.calibration import calibrated
 from globular.algorithms.kmeans.coreset import draw_rows
 from globular.algorithms.mixtures.coreset import draw_rows_of_groups
 from globular.algorithms.seeding.common import DrawnRows
-from globular.estimators.arguments import Metric, RandomState, check_metric, generator, whole_number
-from globular.estimators.inputs import Input, mean_variance, open_input
-from globular.estimators.memory import check_allocation
+from globular.estimators.checks import Metric, RandomState, check_allocation, check_metric, generator, whole_number
+from globular.estimators.inputs import mean_variance, open_input
 from globular.model.statistics import F64
 
 __all__ = ["Coreset", "coreset", "merge"]
@@ -116,7 +115,7 @@ def coreset(
     check_metric(metric)
     n = whole_number("n_rows", n_rows)
     data = open_input(
-        _Drawing(), X, sample_weight, reset=True, unit_rows=metric == "cosine", accept_sparse=kind == "k-means",
+        BaseEstimator(), X, sample_weight, reset=True, unit_rows=metric == "cosine", accept_sparse=kind == "k-means",
         n_threads=n_threads,
     )  # fmt: skip
     rng = generator(random_state)
@@ -128,7 +127,12 @@ def coreset(
         drawn = calibrated(data.shard, _DRAWS[kind](data.shard, n, rng), rng)
     indices = np.asarray(drawn.indices, dtype=np.int64)
     numbers = indices if data.left_out is None else data.left_out.counted[indices]
-    return Coreset(_rows(data, indices), np.asarray(drawn.weights) * data.unit, numbers)
+    if data.matrix is not None:
+        rows = data.matrix[indices]
+    else:  # as passes see them, in float32 or float64
+        check_allocation(8 * len(indices) * data.n_columns, "the rows of the coreset", "ask for fewer rows")
+        rows = np.asarray(data.shard.take(indices), dtype=data.dtype)
+    return Coreset(rows, np.asarray(drawn.weights) * data.unit, numbers)
 
 
 def merge(
@@ -188,15 +192,3 @@ def merge(
         rows, n_rows, kind=kind, sample_weight=weights, metric=metric, random_state=random_state, n_threads=n_threads
     )
     return Coreset(found.rows, found.weights)
-
-
-class _Drawing(BaseEstimator):
-    """Stands for the estimator in scikit-learn's validation, which names it in messages."""
-
-
-def _rows(data: Input, indices: NDArray[np.int64]) -> Any:
-    """The rows as they lie in memory, or else as passes see them, in float32 or float64."""
-    if data.matrix is not None:
-        return data.matrix[indices]
-    check_allocation(8 * len(indices) * data.n_columns, "the rows of the coreset", "ask for fewer rows")
-    return np.asarray(data.shard.take(indices), dtype=data.dtype)

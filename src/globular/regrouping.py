@@ -11,11 +11,9 @@ from sklearn.utils.validation import check_is_fitted
 
 from globular.algorithms.kmeans.balance import Assignment, balanced
 from globular.algorithms.ward import ward_linkage
-from globular.estimators.arguments import checked_limit
 from globular.estimators.centroids import CentroidEstimator
-from globular.estimators.devices import where_x_is
-from globular.estimators.fitted import checked_floats
-from globular.estimators.memory import check_allocation
+from globular.estimators.checks import check_allocation, checked_floats, checked_limit
+from globular.estimators.elsewhere import where_x_is
 from globular.export import centers_from
 from globular.model.statistics import F64, I64
 from globular.plotting import plot_tree
@@ -181,8 +179,15 @@ def balance(
         names[kept] = np.arange(len(kept))
         result.labels, result.centers, centers = names[result.labels], centers[kept], centers[kept]
     if max_size is not None:
-        _check_room(weights, max_size / data.unit, len(centers), max_size)
-        limits = max_size / data.unit, (min_size or 0.0) / data.unit
+        most, n_clusters = max_size / data.unit, len(centers)
+        if weights.sum() > n_clusters * most * (1 + 1e-12):
+            raise ValueError(
+                f"max_size={max_size:g}: {n_clusters} clusters of that size do not hold all rows; "
+                f"take at least {max_size * weights.sum() / (n_clusters * most):.6g}"
+            )
+        if weights.max() > most * (1 + 1e-12):
+            raise ValueError(f"max_size={max_size:g} is less than the weight of a single row")
+        limits = most, (min_size or 0.0) / data.unit
         result = balanced(shard, centers, weights, *limits, max_iter, unit=model.metric == "cosine")
     assert result is not None
     labels = result.labels
@@ -195,14 +200,3 @@ def balance(
         result.error * data.unit,
         kept,
     )
-
-
-def _check_room(weights: F64, most: float, n_clusters: int, max_size: float) -> None:
-    """Refuse a limit that cannot be kept."""
-    if weights.sum() > n_clusters * most * (1 + 1e-12):
-        raise ValueError(
-            f"max_size={max_size:g}: {n_clusters} clusters of that size do not hold all rows; "
-            f"take at least {max_size * weights.sum() / (n_clusters * most):.6g}"
-        )
-    if weights.max() > most * (1 + 1e-12):
-        raise ValueError(f"max_size={max_size:g} is less than the weight of a single row")

@@ -33,7 +33,7 @@ from sklearn.base import BaseEstimator
 from globular.algorithms import seeding as methods
 from globular.algorithms.seeding import HierarchicalSeeds
 from globular.algorithms.steps import result_of
-from globular.estimators.arguments import Metric, RandomState, check_metric, generator, positive_number, whole_number
+from globular.estimators.checks import Metric, RandomState, check_metric, generator, positive_number, whole_number
 from globular.estimators.inputs import Input, open_input
 
 __all__ = ["HierarchicalSeeds", "afk_mc2", "hierarchical", "kmeans_parallel", "kmeans_plus_plus", "random"]
@@ -95,15 +95,11 @@ def kmeans_plus_plus(
     Parameters
     ----------
     X, n_clusters, sample_weight, random_state, n_threads, metric
-        As in `random`.
+        As in `random`, and so is what is returned.
     n_local_trials : int or "greedy", optional
         Rows tried for each centre, of which the one that lowers the error most is kept. None and 1 mean plain
         k-means++ in the distribution of its paper. "greedy" means 2 + log(n_clusters), scikit-learn's choice: better
         centres, but one pass over the rows for each of them.
-
-    Returns
-    -------
-    ndarray of shape (n_clusters, n_columns)
 
     Examples
     --------
@@ -138,13 +134,9 @@ def afk_mc2(
     Parameters
     ----------
     X, n_clusters, sample_weight, random_state, n_threads, metric
-        As in `random`.
+        As in `random`, and so is what is returned.
     chain_length : int
         Rows proposed for each centre. Longer chains come closer to k-means++.
-
-    Returns
-    -------
-    ndarray of shape (n_clusters, n_columns)
 
     Examples
     --------
@@ -175,15 +167,11 @@ def kmeans_parallel(
     Parameters
     ----------
     X, n_clusters, sample_weight, random_state, n_threads, metric
-        As in `random`.
+        As in `random`, and so is what is returned.
     n_rounds : int
         Passes over the rows.
     oversampling : float
         Candidates drawn in every round, as a multiple of `n_clusters`.
-
-    Returns
-    -------
-    ndarray of shape (n_clusters, n_columns)
 
     Examples
     --------
@@ -246,16 +234,13 @@ def hierarchical(
     return HierarchicalSeeds(_cast(seeds.centers, data), labels, seeds.neighbors)
 
 
-class Seeding(BaseEstimator):
-    """Stands for the estimator in scikit-learn's validation, which names it in messages."""
-
-
 def _open(X: Any, n_clusters: int, sample_weight: Any, n_threads: int | None, metric: str) -> Input:
     check_metric(metric)
     whole_number("n_clusters", n_clusters)
     data = open_input(
-        Seeding(), X, sample_weight, reset=True, unit_rows=metric == "cosine", n_threads=n_threads, at_least=n_clusters
-    )
+        BaseEstimator(), X, sample_weight, reset=True, unit_rows=metric == "cosine", n_threads=n_threads,
+        at_least=n_clusters,
+    )  # fmt: skip
     if n_clusters > data.n_rows:
         raise ValueError(f"n_clusters={n_clusters} must not exceed the number of rows of X, {data.n_rows}")
     return data

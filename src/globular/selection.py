@@ -31,11 +31,12 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator
 
-from globular.algorithms.kmeans.path import GrowingOptions, grow
+from globular.algorithms.kmeans.lloyd import KMeansOptions
+from globular.algorithms.kmeans.path import grow
 from globular.algorithms.mixtures.path import Candidate, PathOptions, finest_first, fit_path
 from globular.algorithms.mixtures.pipeline import draw_part
 from globular.algorithms.seeding.common import evenly_spread_masses
-from globular.estimators.arguments import generator, whole_number
+from globular.estimators.checks import generator, whole_number
 from globular.estimators.inputs import Input, mean_variance, open_input
 from globular.estimators.kmeans import KMeans
 from globular.estimators.mixture import GaussianMixture
@@ -139,7 +140,7 @@ def select(
     if sizes[-1] > data.n_rows:
         raise ValueError(f"n_clusters: {sizes[-1]} is more than the {data.n_rows} rows of X; leave it out")
     rng = generator(random_state)
-    options = GrowingOptions(max_iter, 1e-4 * mean_variance(data), unit_centers=metric == "cosine")
+    options = KMeansOptions(max_iter, 1e-4 * mean_variance(data), unit_centers=metric == "cosine")
     chosen: Any = ("bic" if model == "gmm" else "silhouette") if criterion == "auto" else criterion
     n_observed = data.unit * data.shard.total_weight
     if model == "gmm":
@@ -148,7 +149,9 @@ def select(
         scores, centers, mixtures = _along_mixtures(path, data, types, chosen)
     else:
         path = _Path(data.shard, n_observed, sizes, options, sample_size, rng)
-        scores, centers = _along_centers(path, data.dtype)
+        for _ in path:
+            pass
+        scores, centers = tuple(path.scores()), tuple(each.astype(data.dtype) for each in path.centers)
     if len(path.errors) < len(sizes):
         warnings.warn(
             f"X has fewer distinct rows than {sizes[len(path.errors)]}: larger numbers of clusters are left out",
@@ -181,7 +184,7 @@ class _Path:
     n_observed: float
     """Rows that all weights stand for."""
     sizes: list[int]
-    options: GrowingOptions
+    options: KMeansOptions
     sample_size: int
     rng: np.random.Generator
     centers: list[F64] = field(default_factory=list)
@@ -230,13 +233,6 @@ class _Path:
             rows /= np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), np.finfo(np.float64).tiny)
         found = list(grow(self.shard.local(rows), [size], self.options, self.rng))
         return silhouette(rows, np.ones(n_drawn), found[0].centers) if found else np.nan
-
-
-def _along_centers(path: _Path, dtype: np.dtype[Any]) -> tuple[tuple[Score, ...], tuple[NDArray[Any], ...]]:
-    """Scores and centres of k-means."""
-    for _ in path:
-        pass
-    return tuple(path.scores()), tuple(centers.astype(dtype) for centers in path.centers)
 
 
 def _along_mixtures(

@@ -31,9 +31,7 @@ _REASONS = {
         *.SECONDS_PER_*
     """,
     "how many bytes something takes, for a message": """
-        estimators.memory.*
-        algorithms.kmeans.nested_choices: FIXED_BYTES
-        algorithms.kmeans.pipeline: FIXED_BYTES
+        estimators.checks.*
         passes.limits: NODES_PER_LEAF_SIZE
         estimators.kmeans: CARD_BYTES_PER_PROBE
     """,
@@ -44,7 +42,7 @@ _REASONS = {
     """,
     "workers that come late, die or are full, which `tests/estimators/test_dask.py` kills": """
         passes.dask.*
-        estimators.distributed: _SMALL_MODEL
+        estimators.elsewhere: _SMALL_MODEL
     """,
     "where input is refused, which `test_bad_input.py`, `test_io.py` and `test_persistence.py` try": """
         persistence.*
@@ -53,15 +51,14 @@ _REASONS = {
         data.text_lines: _LONGEST_LINE
         data.binary_files: _MAX_COLUMNS
         estimators.infinite_base: MOST_ROWS
-        estimators.inputs: SMALLEST_VARIANCE ROWS_LOOKED_AT
-        estimators.weights: TOTALS
+        estimators.inputs: SMALLEST_VARIANCE ROWS_LOOKED_AT TOTALS
     """,
     "rounding, overflow and underflow, which tests of tiny, huge and far rows and weights try": """
         algorithms.calibration: ROUNDED
         passes.cpu.expect.blocks: ABSENT
         passes.cpu.expect.remembered: MARGIN
         passes.cpu.expect.rows_of: SMALLEST_SHARE
-        estimators.weights: ORDINARY
+        estimators.inputs: ORDINARY
         model.covariances.family: REG_COVAR RELATIVE_FLOOR LEAST_VARIANCE _ROUNDED
         model.covariances.families: _MOST_LIFTS
         model.exponential.directions: LARGEST_CONCENTRATION UNIFORM_UP_TO _TERMS _UNDERFLOW _NEWTON_STEPS
@@ -84,10 +81,9 @@ _REASONS = {
         estimators.chunky_mixture: ROWS_PER_CELL MOST_CELLS_PER_COMPONENT
         algorithms.mixtures.chunky: LEAF_SIZE CELLS_PER_COMPONENT GROWTH_CELLS_PER_COMPONENT MOST_STARTS TRIAL_STEPS
             DENSITIES_PER_ROW
-        estimators.devices: _CUDA
+        estimators.elsewhere: _CUDA
         estimators.infinite_base: NESTED_COMPONENTS FIXED_COMPONENTS POLISHING_STEPS TIMES_SOWN SMALLEST_LEAF
-            LARGEST_LEAF
-        estimators.infinite_priors: LEAST_SCALE
+            LARGEST_LEAF LEAST_SCALE
         algorithms.mixtures.starts: _KMEANS_ITERATIONS
         estimators.mixtures: N_CANDIDATES
         estimators.variational_mixture: N_NEIGHBORS
@@ -106,6 +102,7 @@ _REASONS = {
         algorithms.kmeans.subspace: POWER_STEPS
         algorithms.ward: SOON
         algorithms.kmeans.lloyd: TOLERANCE SAMPLE_STEPS
+        algorithms.kmeans.path: FRESH_UP_TO
         algorithms.kmeans.nested_choices: CELLS_GAIN
         algorithms.kmeans.pipeline: MOST_STARTS FADING
         algorithms.kmeans.probing: LEAST_STAKE N_PROBES

@@ -83,7 +83,7 @@ _CENTERS: Mapping[str, Values] = {
     "algorithms.kmeans.pipeline.LARGEST_SHARE": ({"exact": 0.0, "probing": 0.0}, {"exact": 1.0, "probing": 1.0}),
     "algorithms.kmeans.trials.CLUSTERS_TRIED": (1, NEVER),
     "algorithms.kmeans.trials.SWAPPED_FROM": (3, NEVER),
-    "estimators.weights.EXACT_BELOW": (1, NEVER),
+    "estimators.inputs.EXACT_BELOW": (1, NEVER),
     "estimators.centroids.BLOCK_BYTES": (1, NEVER),
 }
 _FEW: Mapping[str, Values] = {
@@ -189,8 +189,8 @@ _TREES: Mapping[str, Values] = {
     "passes.cpu.expect.shares.CHUNKS_AT_ONCE": (16, NEVER),
     "algorithms.infinite.data._MANY_ROWS": (64, NEVER),
     "passes.cpu.engine.densities.FEW_COLUMNS": (0, 100),
-    "algorithms.infinite.part.PART_ROWS": (60, NEVER),
-    "algorithms.infinite.part.WORTHWHILE": (1, NEVER),
+    "algorithms.infinite.infinite.PART_ROWS": (60, NEVER),
+    "algorithms.infinite.infinite.WORTHWHILE": (1, NEVER),
     "algorithms.infinite.data._WORTHWHILE": (0, NEVER),
     "algorithms.infinite.data._LOOK_EVERY": (1, NEVER),
     "algorithms.infinite.data._LEAST_CELLS": (1, NEVER),

@@ -19,13 +19,13 @@ import globular
 from globular import ChunkyGaussianMixture, GaussianMixture
 from globular.algorithms.mixtures import chunky
 from globular.algorithms.mixtures.chunky import CONVERGED, ENOUGH, POLISHED
-from globular.algorithms.mixtures.starts import GivenStart
 from globular.data.open import as_source
 from globular.datasets import separated_mixture
 from globular.errors import MemoryBudgetError
 from globular.estimators import chunky_mixture, inputs
-from globular.estimators.chunky_mixture import CHUNKY_STARTS, resolved_candidates, resolved_max_cells
+from globular.estimators.chunky_mixture import CHUNKY_STARTS, most_cells, resolved_candidates
 from globular.model.covariances import FAMILIES
+from globular.model.given import GivenStart
 from globular.model.statistics import F64
 from makers import blobs, in_form, weights_for
 
@@ -318,10 +318,7 @@ def test_gaussian_mixture_takes_it_by_name() -> None:
 
 
 def test_defaults_follow_the_data() -> None:
-    assert resolved_max_cells(None, 5000, 2) == 1000
-    assert resolved_max_cells(None, 10**6, 50) == 100_000
-    assert resolved_max_cells(None, 10**4, 1000) == 40_000
-    assert resolved_max_cells(77, 10**6, 1000) == 77
+    assert most_cells(5000, 2) == 1000 and most_cells(10**6, 50) == 100_000 and most_cells(10**4, 1000) == 40_000
     assert resolved_candidates("auto", 50) is None and resolved_candidates("auto", 1000) == 5
     assert (
         resolved_candidates(7, 5) is None and resolved_candidates(7, 50) == 7 and resolved_candidates(None, 50) is None

@@ -117,7 +117,7 @@ def fit_locally(model: Any, rows: Any, weights: Rows | None, monkeypatch: pytest
 
     with monkeypatch.context() as patch:
         patch.setattr("globular.estimators.centroids.open_input", split_input)
-        patch.setattr("globular.estimators.mixtures.open_input", split_input)
+        patch.setattr("globular.estimators.base.open_input", split_input)
         estimator_open = validation.validate_data
         estimator_open(model, rows, dtype=validation.REAL_DTYPES, reset=True)
         return model.fit(rows)
@@ -614,7 +614,7 @@ def test_all_workers_killed_at_once(fragile: Client) -> None:
 
 
 def test_lazy_answers_outlive_the_worker_that_has_the_model(fragile: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("globular.estimators.distributed._SMALL_MODEL", 0)
+    monkeypatch.setattr("globular.estimators.elsewhere._SMALL_MODEL", 0)
     rows = blobs(N, C=5, D=D)
     model = KMeans(5, random_state=0).fit(rows)
     with fragile.as_current():

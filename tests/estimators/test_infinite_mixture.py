@@ -18,7 +18,7 @@ from sklearn.utils.estimator_checks import check_sample_weight_equivalence_on_de
 
 import globular
 from globular import InfiniteGaussianMixture, InfiniteMultinomialMixture
-from globular.algorithms.infinite import part
+from globular.algorithms.infinite import infinite
 from globular.estimators import inputs
 from globular.model.history import PART
 
@@ -375,11 +375,11 @@ def test_folders_of_older_versions_load(tmp_path: Path) -> None:
 
 def test_many_rows_begin_with_a_part_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
     rows, _ = blobs(n=3000)
-    monkeypatch.setattr(part, "PART_ROWS", 500)
+    monkeypatch.setattr(infinite, "PART_ROWS", 500)
     model = InfiniteGaussianMixture(random_state=0).fit(rows)
     stages = [record.stage for record in model.history_]
     assert stages[0] == PART and stages[-1] != PART
-    monkeypatch.setattr(part, "PART_ROWS", 1001)  # fewer than three times as many rows
+    monkeypatch.setattr(infinite, "PART_ROWS", 1001)  # fewer than three times as many rows
     whole = InfiniteGaussianMixture(random_state=0).fit(rows)
     assert PART not in [record.stage for record in whole.history_]
     assert model.n_components_ == whole.n_components_

@@ -20,7 +20,7 @@ import globular
 from globular import KMeans, VariationalKMeans, datasets
 from globular.algorithms.seeding.named import STARTS
 from globular.data.open import as_source
-from globular.estimators import inputs, memory
+from globular.estimators import checks, inputs
 from makers import FORMS, Rows, blobs, in_form, weights_for
 from reference import assign as reference
 
@@ -247,7 +247,7 @@ def test_clone_pickle_save_and_load(tmp_path: Path) -> None:
 def test_memory_is_said_beforehand_and_kept(
     D: int, C: int, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(memory, "SMALL_THINGS", 1 << 20)
+    monkeypatch.setattr(checks, "FIXED_BYTES", 1 << 20)
     X = np.random.default_rng(0).normal(size=(20_000, D)).astype(np.float32)
     model = VariationalKMeans(C, max_iter=4, random_state=0, n_threads=2, **options).fit(X)  # compiled, imported
     with caplog.at_level(logging.INFO, logger="globular"):
@@ -259,7 +259,7 @@ def test_memory_is_said_beforehand_and_kept(
             tracemalloc.stop()
     said = re.search(r"the fit, beside X: up to ([\d.]+) MiB", caplog.text)
     assert said is not None
-    assert peak <= float(said[1]) * 2**20 < 5 * peak
+    assert peak <= float(said[1]) * 2**20 < 12 * peak
 
 
 @pytest.mark.parametrize(

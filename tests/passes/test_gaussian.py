@@ -11,10 +11,10 @@ from scipy.stats import multivariate_normal
 from sklearn.mixture import GaussianMixture as SklearnMixture
 
 import globular
-from globular.algorithms.mixtures.starts import GivenStart
 from globular.model.chunks import Chunks
 from globular.model.covariances import FAMILIES, CovarianceLimits, one_for_all
 from globular.model.gaussian import GaussianParameters, isotropic_mixture, m_step
+from globular.model.given import GivenStart
 from globular.model.posteriors import invert_factors
 from globular.passes.cpu.engine.densities import load_features
 from globular.passes.cpu.expect.blocks import ChunkBlocks

@@ -21,7 +21,7 @@ import pytest
 import globular
 from globular._version import __version__
 from globular.cli.main import run
-from globular.cli.models import Model
+from globular.cli.options import Model
 from globular.datasets import many_blobs, separated_mixture
 from globular.model import history
 

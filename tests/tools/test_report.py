@@ -32,9 +32,8 @@ from globular.datasets import many_blobs
 from globular.errors import DataError
 from globular.model.history import STAGES, History, Record
 from globular.report import pictures, write_report
-from globular.report.clusters import centers_of, describe_clusters, project
+from globular.report.clusters import centers_of, describe_clusters, project, scan
 from globular.report.figures import percent
-from globular.report.scan import scan
 from tests.browser import Browser, find_browser
 
 X = many_blobs(600, 12, 5, unevenness=0.8, random_state=0).X
@@ -216,14 +215,14 @@ def test_the_page_agrees_with_a_model_that_searches(tmp_path: Path, monkeypatch:
     assert 0.5 < found.label_recall_ < 1 and np.mean(found.labels_ == found.predict(rows)) == pytest.approx(
         found.label_recall_, abs=0.03
     )
-    monkeypatch.setattr("globular.report.scan.SEARCH_FROM", 100)
+    monkeypatch.setattr("globular.report.clusters.SEARCH_FROM", 100)
     page = write_report(found, tmp_path / "r.html", data=rows)
     data = read_data(page)
     assert re.search(rf"of the labels of the fit miss the closest centre\s+{miss}", visible_text(page))
     assert data["assignment"] == ""
     np.testing.assert_array_equal(data["sizes"], np.bincount(found.predict(rows), minlength=400))
     assert (data["errors"].astype(float) * data["sizes"]).sum() == pytest.approx(-found.score(rows), rel=1e-5)
-    monkeypatch.setattr("globular.report.scan.EXACT_UP_TO", 0)
+    monkeypatch.setattr("globular.report.clusters.EXACT_UP_TO", 0)
     page = write_report(found, tmp_path / "r.html", data=rows)
     data = read_data(page)
     assert (
@@ -278,7 +277,7 @@ def test_what_does_not_fit_is_kept_for_the_largest_clusters(
 
 def test_scan_finds_the_same_in_blocks_of_any_size(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = scan(model, centers_of(model), as_source(X), 4)
-    monkeypatch.setattr("globular.report.scan._VALUES_PER_BLOCK", 1)
+    monkeypatch.setattr("globular.report.clusters._VALUES_PER_BLOCK", 1)
     seen: list[int] = []
     parts = scan(model, centers_of(model), as_source(X), 4, seen.append)
     assert seen[-1] == 600 and len(seen) > 1

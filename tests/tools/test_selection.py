@@ -14,7 +14,9 @@ from sklearn.base import clone
 from sklearn.metrics import silhouette_score
 
 import globular
-from globular.algorithms.kmeans.path import GrowingOptions, grow
+from globular.algorithms.kmeans import path
+from globular.algorithms.kmeans.lloyd import KMeansOptions
+from globular.algorithms.kmeans.path import grow
 from globular.algorithms.mixtures.path import PathOptions, _Walk
 from globular.datasets import birch_grid, separated_mixture
 from globular.passes.cpu import CpuShard
@@ -57,11 +59,11 @@ def test_the_error_falls_along_the_path(metric: Any) -> None:
         assert score.error == pytest.approx(exact, rel=1e-9)
 
 
-def test_the_path_probes_when_there_are_many_clusters() -> None:
-    X = blobs(2000, 30, 4)
-    options = GrowingOptions(probing_from=40)
+def test_the_path_probes_when_there_are_many_clusters(monkeypatch: pytest.MonkeyPatch) -> None:
+    X, options = blobs(2000, 30, 4), KMeansOptions(max_iter=30)
+    exact = list(grow(CpuShard(X), [20, 60, 120], options, np.random.default_rng(0)))
+    monkeypatch.setattr(path, "PROBING_FROM", 40)
     found = list(grow(CpuShard(X), [20, 60, 120], options, np.random.default_rng(0)))
-    exact = list(grow(CpuShard(X), [20, 60, 120], GrowingOptions(), np.random.default_rng(0)))
     assert [len(growth.centers) for growth in found] == [20, 60, 120]
     assert found[-1].error < 1.05 * exact[-1].error
 

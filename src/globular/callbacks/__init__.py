@@ -69,7 +69,6 @@ class Progress(Callback):
     def __init__(self, console: Console | None = None) -> None:
         self.console = console
         self._display: Display | None = None
-        self._forecast = Forecast()
 
     def on_fit_start(self, estimator: Any, n_rows: int, max_iter: int | None, max_time: float | None) -> None:
         """Open the display; one that a failed fit has left open is closed first."""
@@ -78,17 +77,14 @@ class Progress(Callback):
         self.close()
         tol = getattr(estimator, "tol", None)
         tol = float(tol) if isinstance(tol, int | float) and tol > 0 else None
-        self._forecast = Forecast(max_iter=max_iter, max_time=max_time, tol=tol)
-        console = self.console or Console(stderr=True)
-        self._display = Display(console, type(estimator).__name__, n_rows, self._forecast)
-        self._display.open()
+        forecast = Forecast(max_iter=max_iter, max_time=max_time, tol=tol)
+        self._display = Display(self.console or Console(stderr=True), type(estimator).__name__, n_rows, forecast)
 
     def on_iteration(self, estimator: Any, record: Record) -> None:
         """Renew the display."""
         if self._display is None:
             return
         try:
-            self._forecast.update(record)
             self._display.show(record)
         except BaseException:
             self.close()
@@ -170,21 +166,16 @@ class Checkpoint(Callback):
         """Save when it is due."""
         self._n_iterations += 1
         self._n_unsaved += 1
-        if self._is_due():
+        seconds = 300.0 if self.every_seconds is None and self.every_iterations is None else self.every_seconds
+        if (self.every_iterations is not None and self._n_unsaved >= self.every_iterations) or (
+            seconds is not None and time.perf_counter() - self._last_time >= seconds
+        ):
             self._save(estimator)
 
     def on_fit_end(self, estimator: Any, reason: str) -> None:
         """Save the final state; a fit that ended before its first iteration leaves nothing behind."""
         if self._n_iterations:
             self._save(estimator)
-
-    def _is_due(self) -> bool:
-        if self.every_iterations is not None and self._n_unsaved >= self.every_iterations:
-            return True
-        seconds = self.every_seconds
-        if seconds is None and self.every_iterations is None:
-            seconds = 300.0
-        return seconds is not None and time.perf_counter() - self._last_time >= seconds
 
     def _save(self, estimator: Any) -> None:
         try:

@@ -140,11 +140,10 @@ class Display:
         self._last_line = -math.inf
         self._last_record: Record | None = None
         self._start = time.perf_counter()
+        if console.is_terminal:
+            self._open()
 
-    def open(self) -> None:
-        """Show the display before the first iteration ends."""
-        if not self._console.is_terminal:
-            return
+    def _open(self) -> None:
         from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
         from rich.table import Column
 
@@ -164,6 +163,7 @@ class Display:
 
     def show(self, record: Record) -> None:
         """Show the state after an iteration."""
+        self._forecast.update(record)
         self._last_record = record
         if self._bar is not None and self._task is not None:
             self._bar.update(

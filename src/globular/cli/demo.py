@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import time
 import warnings
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from typer import Option
 
-from globular.cli.shared import output, print_next, say
+from globular.cli.shared import output, print_columns, print_next, say
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -34,11 +33,9 @@ class Result:
 
 def demo(
     folder: Annotated[
-        Path, typer.Option("--output", "-o", metavar="FOLDER", help="Where the pictures, the page and the model go.")
+        Path, Option("--output", "-o", metavar="FOLDER", help="Where the pictures, the page and the model go.")
     ] = Path("globular-demo"),
-    side: Annotated[
-        int, typer.Option("--side", metavar="N", min=2, help="The data are side × side clusters on a grid.")
-    ] = 45,
+    side: Annotated[int, Option(metavar="N", min=2, help="The data are side × side clusters on a grid.")] = 45,
 ) -> None:
     """Cluster generated data into thousands of clusters, beside scikit-learn. Takes less than a minute."""
     from globular.datasets import birch_grid
@@ -54,7 +51,6 @@ def demo(
         f"Data: {len(X):,} rows in the plane, {n_clusters:,} round clusters on a grid. The true centres have a "
         "mean squared error of 2."
     )
-    _compile(console, X, n_clusters)
     results = []
     for name, model in _methods(n_clusters).items():
         console.print(f"Running {name} …")
@@ -67,17 +63,6 @@ def demo(
         console.print(f"Written: {path}", soft_wrap=True)
     console.print(f"Open {folder / 'report.html'} in a browser: a map of the clusters.", soft_wrap=True)
     print_next(console, "globular", "info", folder / "model")
-
-
-def _compile(console: Console, X: Array, n_clusters: int) -> None:
-    """Fit a few rows first, so that the compilation is measured apart from the fit."""
-    import globular
-
-    start = time.perf_counter()
-    n_rows = min(len(X), 5 * n_clusters)
-    with console.status("getting ready (the first time on a machine, kernels are compiled) …"):
-        globular.KMeans(n_clusters=n_clusters, max_iter=2, random_state=0).fit(X[:n_rows])
-    console.print(f"Getting ready took {time.perf_counter() - start:.1f} s (less once the kernels are cached).")
 
 
 def _methods(n_clusters: int) -> dict[str, Any]:
@@ -113,19 +98,13 @@ def _measure(name: str, model: Any, X: Array) -> Result:
 
 
 def _print_results(console: Console, results: list[Result]) -> None:
-    from rich.table import Table
-
     from globular.threads import default_threads
 
-    table = Table(title=f"Measured here with {default_threads()} threads", title_style="bold", box=None)
-    table.add_column("")
-    for heading in ("seconds", "iterations", "mean squared error"):
-        table.add_column(heading, justify="right")
-    for result in results:
-        numbers = (f"{result.seconds:.2f}", str(result.model.n_iter_), f"{result.error:.4f}")
-        table.add_row(result.name, *numbers, style="bold" if result is results[0] else "")
-    console.print()
-    console.print(table)
+    rows = [
+        (result.name, f"{result.seconds:.2f}", str(result.model.n_iter_), f"{result.error:.4f}") for result in results
+    ]
+    headings = ("", "seconds", "iterations", "mean squared error")
+    print_columns(console, f"\nMeasured here with {default_threads()} threads", headings, rows, bold=0)
     chosen = results[0].model
     console.print(
         f"\nSeconds include the seeding but no compiling; the error is over all rows, and lower is better. globular "

@@ -1,22 +1,85 @@
-"""``globular export`` and ``globular report``: a model for other programs, and one HTML page about it."""
+"""``globular coreset``, ``export`` and ``report``: few rows for many, a model for other programs, a page about it."""
 
 from __future__ import annotations
 
+from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from typer import Option
 
 from globular.cli import options
-from globular.cli.inputs import load_model, open_for, with_standard_input
-from globular.cli.shared import bar_of_rows, check_output, print_written
+from globular.cli.inputs import load_model, open_for, open_weighted, split_columns, with_standard_input
+from globular.cli.shared import bar_of_rows, check_output, output, print_next, print_written
+
+if TYPE_CHECKING:
+    from globular.coresets import Coreset
+
+WEIGHT = "weight"
+"""The column of the weights."""
+
+
+class Kind(StrEnum):
+    """What shall be fitted to the rows."""
+
+    KMEANS = "k-means"
+    MIXTURE = "mixture"
+
+
+def coreset(
+    data: options.DataArgument,
+    n_rows: Annotated[int, Option("-n", "--rows", metavar="N", min=1, help="Most rows that are drawn.")],
+    target: Annotated[
+        Path, Option("--output", "-o", metavar="FILE", help="The rows: .parquet, .csv or .npz.", show_default=False)
+    ],
+    kind: Annotated[Kind, Option(help="What shall be fitted: k-means or mixture.")] = Kind.KMEANS,
+    weights: options.WeightsOption = None,
+    columns: options.ColumnsOption = None,
+    metric: Annotated[str, Option(help="euclidean or cosine.")] = "euclidean",
+    seed: options.SeedOption = None,
+    threads: options.ThreadsOption = None,
+    force: options.ForceOption = False,
+    quiet: options.QuietOption = False,
+) -> None:
+    """Draw rows that stand for all of DATA, with a column of weights."""
+    from globular import coresets
+    from globular.data.columns import column_names
+    from globular.errors import DataError
+    from globular.io import write_table
+
+    suffixes = (".npz", ".csv", ".parquet")
+    check_output(target, suffixes, "a coreset", data, weights, force=force)
+    source, sample_weight = open_weighted(with_standard_input(data), split_columns(columns), weights)
+    if source.is_sparse:
+        raise DataError(f"{source.name}: sparse rows have no columns to write; draw them in Python: globular.coresets")
+    names = column_names(source)
+    if names is not None and WEIGHT in names:
+        raise ValueError(f"{source.name}: has a column {WEIGHT!r} already; say --weights {WEIGHT}, or rename it")
+    found = coresets.coreset(
+        source, n_rows, kind=kind.value, sample_weight=sample_weight, metric=metric, random_state=seed,  # type: ignore[arg-type]
+        n_threads=threads,
+    )  # fmt: skip
+    write_table(target, [_block(found, names)], len(found))
+    if quiet:
+        return
+    output().print(f"{len(found):,} rows for {source.n_rows:,}, of weight {found.weights.sum():,.6g} in all")
+    print_written(target)
+    if target.suffix.lower() != ".npz":
+        model = () if kind is Kind.KMEANS else ("--model", "gmm")
+        print_next(output(), "globular", "fit", target, "-k", "100", *model, "--weights", WEIGHT, "-o", "model")
+
+
+def _block(found: Coreset, names: Any) -> dict[str, Any]:
+    """A column for each name, or one of rows without names; and the weights."""
+    columns = {"X": found.rows} if names is None else {name: found.rows[:, i] for i, name in enumerate(names)}
+    return {**columns, WEIGHT: found.weights}
 
 
 def export(
     model_folder: options.ModelArgument,
     target: Annotated[
         Path,
-        typer.Option(
+        Option(
             "--output",
             "-o",
             metavar="FILE",
@@ -26,14 +89,10 @@ def export(
     ],
     data: options.RowsOption = None,
     columns: options.ColumnsOption = None,
-    probes: Annotated[
-        int, typer.Option("--probes", metavar="N", min=1, help="For .faiss: lists that a search looks at.")
-    ] = 1,
-    coarse: Annotated[
-        str, typer.Option("--coarse", help="For .faiss: flat, or hnsw to find lists by a graph of the centres.")
-    ] = "flat",
+    probes: Annotated[int, Option(metavar="N", min=1, help="For .faiss: lists that a search looks at.")] = 1,
+    coarse: Annotated[str, Option(help="For .faiss: flat, or hnsw to find lists by a graph of the centres.")] = "flat",
     code_size: Annotated[
-        int | None, typer.Option("--code-size", metavar="BYTES", help="For .faiss: rows as product codes (IVF-PQ).")
+        int | None, Option(metavar="BYTES", help="For .faiss: rows as product codes (IVF-PQ).")
     ] = None,
     force: options.ForceOption = False,
     quiet: options.QuietOption = False,
@@ -62,13 +121,11 @@ def export(
 
 def report(
     model_folder: options.ModelArgument,
-    page: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="The page.")] = Path("report.html"),
+    page: Annotated[Path, Option("--output", "-o", metavar="FILE", help="The page.")] = Path("report.html"),
     data: options.RowsOption = None,
     columns: options.ColumnsOption = None,
-    title: Annotated[str | None, typer.Option("--title", metavar="TEXT", help="Headline of the page.")] = None,
-    images: Annotated[
-        str, typer.Option("--images", metavar="HxW", help="Rows as images: auto, none, or the size as 28x28.")
-    ] = "auto",
+    title: Annotated[str | None, Option(metavar="TEXT", help="Headline of the page.")] = None,
+    images: Annotated[str, Option(metavar="HxW", help="Rows as images: auto, none, or the size as 28x28.")] = "auto",
     threads: options.ThreadsOption = None,
     force: options.ForceOption = False,
     quiet: options.QuietOption = False,

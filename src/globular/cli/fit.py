@@ -4,42 +4,87 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from typer import Option
 
 from globular.cli import options
 from globular.cli.inputs import dask_workers, on_workers, open_weighted, split_columns, with_standard_input
-from globular.cli.models import Model, check_found, model_there, new_model, set_given, size_of
+from globular.cli.options import Model, check_found, model_there, new_model, set_given, size_of
+from globular.cli.predict import Wanted, blocks_of_answers
 from globular.cli.select import find_size
 from globular.cli.shared import INTERRUPTED, check_output, output, print_next, print_table, refuse_input, say
 
 if TYPE_CHECKING:
     from globular.data.blocks import Source
-    from globular.model.history import History, Record
+    from globular.model.history import Record
+
+
+def _number_of_clusters(text: str | None) -> int | str | None:
+    """A whole number, or auto."""
+    if text is None or text == "auto":
+        return text
+    if not text.isdecimal() or int(text) < 1:
+        raise typer.BadParameter(f"{text!r} is not a whole number of at least 1, nor auto")
+    return int(text)
 
 
 def fit(
     data: options.DataArgument,
-    folder: options.ModelFolderOption,
-    n_clusters: options.ClustersOption = None,
-    model: options.ModelOption = None,
-    algorithm: options.AlgorithmOption = None,
-    init: options.InitOption = None,
-    n_init: options.RunsOption = None,
-    quality: options.QualityOption = None,
-    metric: options.MetricOption = None,
-    covariance_type: options.CovarianceOption = None,
-    settings: options.SettingsOption = None,
-    max_iter: options.IterationsOption = None,
-    max_time: options.SecondsOption = None,
-    tol: options.TolOption = None,
+    folder: Annotated[
+        Path, Option("--output", "-o", metavar="MODEL", help="Folder for the model.", show_default=False)
+    ],
+    n_clusters: Annotated[
+        Any,
+        Option(
+            "-k",
+            "--clusters",
+            metavar="N",
+            parser=str,
+            callback=_number_of_clusters,
+            help="Number of clusters, or auto (see globular select); for infinite mixtures the most, if any.",
+        ),
+    ] = None,
+    model: Annotated[Model | None, Option(help=f"What to fit: {', '.join(Model)}; kmeans by default.")] = None,
+    algorithm: Annotated[
+        str | None,
+        Option(help="auto (default); exact, lloyd or probing for kmeans, em, nested, variational or chunky for gmm."),
+    ] = None,
+    init: Annotated[
+        str | None, Option(help="Seeding: auto, k-means++, hierarchical, random …; by name as in Python.")
+    ] = None,
+    n_init: Annotated[
+        int | None, Option(metavar="N", min=1, help="Runs from different starts; the best is kept.")
+    ] = None,
+    quality: Annotated[
+        str | None, Option(help="For kmeans with many clusters: fast, balanced (default) or best.")
+    ] = None,
+    metric: Annotated[str | None, Option(help="For the k-means models: euclidean (default) or cosine.")] = None,
+    covariance_type: Annotated[
+        str | None, Option(help="For Gaussian mixtures: tied_spherical, spherical, diag, tied or full.")
+    ] = None,
+    settings: Annotated[
+        list[str] | None,
+        Option("--set", metavar="NAME=VALUE", help="Any other parameter of the model, as in Python; repeatable."),
+    ] = None,
+    max_iter: Annotated[int | None, Option(metavar="N", min=0, help="Most iterations.")] = None,
+    max_time: Annotated[float | None, Option(metavar="SECONDS", help="Most seconds.")] = None,
+    tol: Annotated[float | None, Option(metavar="X", help="Smallest change that is worth going on for.")] = None,
     seed: options.SeedOption = None,
     threads: options.ThreadsOption = None,
-    device: options.DeviceOption = None,
+    device: Annotated[str | None, Option(help="Where to compute: auto (default), cpu, cuda or cuda:N.")] = None,
     weights: options.WeightsOption = None,
     columns: options.ColumnsOption = None,
-    labels: options.LabelsOption = None,
-    checkpoint_every: options.CheckpointOption = None,
-    resume: options.ResumeOption = False,
+    labels: Annotated[
+        Path | None, Option(metavar="FILE", help="Also write the labels (.npy .npz .csv .parquet).")
+    ] = None,
+    checkpoint_every: Annotated[
+        float | None, Option(metavar="SECONDS", help="Seconds between two saves of the unfinished model.")
+    ] = None,
+    resume: Annotated[
+        bool, Option("--resume", help="Go on from the model in MODEL if there is one; iterations count anew.")
+    ] = False,
     force: options.ForceOption = False,
     scheduler: options.SchedulerOption = None,
     workers: options.WorkersOption = None,
@@ -49,6 +94,7 @@ def fit(
 
     Ctrl-C ends the fit and saves what there is; the exit code is then 130.
     """
+    from globular.io import write_table
     from globular.persistence import save
 
     refuse_input(folder, data)
@@ -68,7 +114,7 @@ def fit(
     }  # fmt: skip
     estimator = new_model(model or Model.KMeans, n_clusters) if found is None else found
     if found is not None:
-        _check_resumed(check_found(found, folder, model, n_clusters), source, folder)
+        check_found(found, folder, model, n_clusters, source)
     set_given(estimator, given, settings or ())
     with dask_workers(scheduler, workers) as distributed:
         X = on_workers(paths, source, names) if distributed else source
@@ -77,28 +123,12 @@ def fit(
         code = _run(estimator, X, sample_weight, folder, checkpoint_every, warm=found is not None, quiet=quiet)
         save(estimator, folder)
         if labels is not None:
-            _write_labels(labels, estimator, source)
+            known = getattr(estimator, "labels_", None)  # where there are none, those that the model gives now
+            blocks: Any = blocks_of_answers(estimator, source, Wanted()) if known is None else [{"label": known}]
+            write_table(labels, blocks, source.n_rows)
     if not quiet:
         _report(estimator, source, data, names, folder, labels)
     return code
-
-
-def _check_resumed(found: Any, source: Source, folder: Path) -> None:
-    if found.n_features_in_ != source.n_columns:
-        raise ValueError(
-            f"{folder} was fitted on {found.n_features_in_} columns, {source.name} has {source.n_columns}; leave out "
-            "--resume to start anew"
-        )
-
-
-def _write_labels(path: Path, estimator: Any, source: Source) -> None:
-    """The labels of the fit, or where it has none, those that the model gives now."""
-    from globular.cli.predict import Wanted, blocks_of_answers
-    from globular.io import write_table
-
-    known = getattr(estimator, "labels_", None)
-    blocks = blocks_of_answers(estimator, source, Wanted()) if known is None else [{"label": known}]
-    write_table(path, blocks, source.n_rows)
 
 
 def _run(
@@ -132,20 +162,14 @@ def _run(
     return INTERRUPTED if interrupted else 0
 
 
-def _seconds_by_stage(history: History) -> str:
-    """The seconds of a fit, and of its stages where there are several."""
-    stages = history.stage_seconds
-    parts = ", ".join(f"{stage} {seconds:.2f}" for stage, seconds in stages.items()) if len(stages) > 1 else ""
-    return f"{history[-1].seconds:.2f}" + (f" ({parts})" if parts else "")
-
-
 def _report(
     estimator: Any, source: Source, data: Sequence[str], names: Sequence[str] | None, folder: Path, labels: Path | None
 ) -> None:
     from globular.report.figures import mean_squared_error
 
-    console = output()
-    history = estimator.history_
+    console, history = output(), estimator.history_
+    stages = history.stage_seconds
+    parts = ", ".join(f"{stage} {seconds:.2f}" for stage, seconds in stages.items())
     inertia, error = getattr(estimator, "inertia_", None), mean_squared_error(estimator, history)
     compiling = history[-1].compile_seconds
     centers = estimator.means_ if inertia is None else estimator.cluster_centers_
@@ -161,7 +185,7 @@ def _report(
             ("inertia", None if inertia is None else f"{inertia:.8g}"),
             ("mean squared error", None if error is None else f"{error:.6g}"),
             ("iterations", estimator.n_iter_),
-            ("seconds", _seconds_by_stage(history)),
+            ("seconds", f"{history[-1].seconds:.2f}" + (f" ({parts})" if len(stages) > 1 else "")),
             ("compiling", f"{compiling:.1f} s beside these" if compiling else None),
             ("distances", f"{estimator.n_distances_:,}"),
             ("model", folder),

@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer import Argument, Option
 
 from globular.cli.inputs import load_model, open_for, open_tables, split_columns, with_standard_input
 from globular.cli.options import ColumnsOption, RowsOption
-from globular.cli.shared import as_options, output, print_next, print_table, printable
+from globular.cli.shared import as_options, output, print_columns, print_next, print_table, printable
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -43,11 +44,11 @@ class Contents:
 
 def info(
     paths: Annotated[
-        list[str], typer.Argument(metavar="MODEL_OR_DATA", help="A model folder, or data files.", show_default=False)
+        list[str], Argument(metavar="MODEL_OR_DATA", help="A model folder, or data files.", show_default=False)
     ],
     columns: ColumnsOption = None,
     data: RowsOption = None,
-    as_json: Annotated[bool, typer.Option("--json", help="As JSON, for programs.")] = False,
+    as_json: Annotated[bool, Option("--json", help="As JSON, for programs.")] = False,
 ) -> None:
     """Describe a model or data files: columns, types, rows.
 
@@ -140,19 +141,16 @@ def _show_model(console: Console, path: str, found: ModelInfo, certificate: Cert
 
 
 def _show_history(console: Console, history: History) -> None:
-    from rich.table import Table
-
     tail = history[-5:]
-    title = f"last {len(tail)} of {len(history)} steps" if len(tail) < len(history) else "steps"
-    table = Table(title=title, title_justify="left", title_style="bold", box=None, header_style="dim")
-    for name in ("iteration", "seconds", "objective", "distances", "rows moved"):
-        table.add_column(name, justify="right")
-    for record in tail:
-        moved = "" if record.n_changed is None else f"{record.n_changed:,}"
-        table.add_row(
-            str(record.iteration), f"{record.seconds:.2f}", f"{record.objective:.8g}", f"{record.n_distances:,}", moved
+    rows = [
+        (
+            str(record.iteration), f"{record.seconds:.2f}", f"{record.objective:.8g}", f"{record.n_distances:,}",
+            "" if record.n_changed is None else f"{record.n_changed:,}",
         )
-    console.print(table)
+        for record in tail
+    ]  # fmt: skip
+    title = f"last {len(tail)} of {len(history)} steps" if len(tail) < len(history) else "steps"
+    print_columns(console, title, ("iteration", "seconds", "objective", "distances", "rows moved"), rows)
 
 
 def _show_data(console: Console, data: Sequence[str], found: Contents, columns: str | None) -> None:

@@ -12,11 +12,11 @@ from collections.abc import Sequence
 from typing import Annotated, Any
 
 import typer
+from typer import Option
 
 from globular._version import __version__
-from globular.cli.coreset import coreset
 from globular.cli.demo import demo
-from globular.cli.export import export, report
+from globular.cli.export import coreset, export, report
 from globular.cli.fit import fit
 from globular.cli.info import info
 from globular.cli.predict import predict
@@ -41,7 +41,7 @@ def _print_version(wanted: bool) -> None:
 @app.callback()
 def _options(
     version: Annotated[
-        bool, typer.Option("--version", help="Print the version and exit.", callback=_print_version, is_eager=True)
+        bool, Option("--version", help="Print the version and exit.", callback=_print_version, is_eager=True)
     ] = False,
 ) -> None:
     """Cluster data into thousands to millions of clusters."""

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from typer import Option
 
 from globular.cli import options
 from globular.cli.inputs import dask_workers, load_model, on_workers, open_for, with_standard_input
@@ -60,24 +60,20 @@ def predict(
     data: options.DataArgument,
     target: Annotated[
         str,
-        typer.Option(
+        Option(
             "--output", "-o", metavar="FILE", help="The labels: .npy, .npz, .csv, .parquet, or - .", show_default=False
         ),
     ],
     probabilities: Annotated[
-        bool, typer.Option("--proba", help="For mixtures: the probabilities of all components, or of --top M.")
+        bool, Option("--proba", help="For mixtures: the probabilities of all components, or of --top M.")
     ] = False,
     distances: Annotated[
-        bool, typer.Option("--distances", help="For k-means models: also the distance to the centre.")
+        bool, Option("--distances", help="For k-means models: also the distance to the centre.")
     ] = False,
-    top: Annotated[
-        int | None, typer.Option("--top", metavar="M", min=1, help="The M closest or likeliest clusters of a row.")
-    ] = None,
-    max_distance: Annotated[
-        float | None, typer.Option("--max-distance", metavar="D", help="Rows farther from their centre get -1.")
-    ] = None,
+    top: Annotated[int | None, Option(metavar="M", min=1, help="The M closest or likeliest clusters of a row.")] = None,
+    max_distance: Annotated[float | None, Option(metavar="D", help="Rows farther from their centre get -1.")] = None,
     keep: Annotated[
-        bool, typer.Option("--keep-columns", help="Write all columns of DATA, too (text to .csv, else .parquet).")
+        bool, Option("--keep-columns", help="Write all columns of DATA, too (text to .csv, else .parquet).")
     ] = False,
     columns: options.ColumnsOption = None,
     threads: options.ThreadsOption = None,
@@ -90,7 +86,13 @@ def predict(
     paths = with_standard_input(data)
     wanted = Wanted(probabilities, distances, top, max_distance)
     beside = _columns_beside(paths, target, wanted) if keep else None
-    _check_target(target, wanted, data, force=force)
+    if target != _STANDARD_OUTPUT:
+        check_output(Path(target), options.LABEL_SUFFIXES, "a table of labels", data, force=force)
+        if Path(target).suffix.lower() == ".npy" and len(wanted.columns()) > 1:
+            what = " and ".join(wanted.columns())
+            raise ValueError(
+                f"{target}: a .npy file holds one array, and here are {what}; write .npz, .csv or .parquet"
+            )
     model = load_model(model_folder, threads)
     wanted.check(model)
     source = open_for(model, paths, columns)
@@ -110,17 +112,6 @@ def predict(
 def n_clusters_of(model: Any) -> int:
     """The number of clusters or components that a model has."""
     return len(model.cluster_centers_ if hasattr(model, "cluster_centers_") else model.means_)
-
-
-def _check_target(target: str, wanted: Wanted, data: Sequence[str], *, force: bool) -> None:
-    if target == _STANDARD_OUTPUT:
-        return
-    check_output(Path(target), options.LABEL_SUFFIXES, "a table of labels", data, force=force)
-    if Path(target).suffix.lower() == ".npy" and len(wanted.columns()) > 1:
-        raise ValueError(
-            f"{target}: a .npy file holds one array, and here are {' and '.join(wanted.columns())}; write .npz, .csv "
-            "or .parquet"
-        )
 
 
 def _columns_beside(paths: list[str], target: str, wanted: Wanted) -> Any:

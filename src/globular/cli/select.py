@@ -7,12 +7,12 @@ from math import isnan
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from typer import Option
 
 from globular.cli import options
 from globular.cli.inputs import open_weighted, split_columns, with_standard_input
-from globular.cli.models import size_of
-from globular.cli.shared import check_output, output, print_next, printable, say
+from globular.cli.options import size_of
+from globular.cli.shared import check_output, output, print_columns, print_next, say
 
 if TYPE_CHECKING:
     from globular.selection import Selection
@@ -32,28 +32,22 @@ class Kind(StrEnum):
 def select(
     data: options.DataArgument,
     numbers: Annotated[
-        str, typer.Option("-k", "--clusters", metavar="RANGE", help="2:20, or 10:10000:15 (15 numbers), or 4,8,16.")
+        str, Option("-k", "--clusters", metavar="RANGE", help="2:20, or 10:10000:15 (15 numbers), or 4,8,16.")
     ] = "2:20",
-    model: Annotated[Kind, typer.Option("--model", help="gmm fits Gaussian mixtures, for BIC and ICL.")] = Kind.KMEANS,
-    criterion: Annotated[
-        str, typer.Option("--criterion", help="auto, elbow, silhouette, variance_ratio, bic or icl.")
-    ] = "auto",
-    covariance_type: Annotated[
-        str, typer.Option("--covariance-type", metavar="TYPES", help="For gmm: full, or full,diag or all.")
-    ] = "full",
-    metric: Annotated[str, typer.Option("--metric", help="euclidean or cosine.")] = "euclidean",
-    max_iter: Annotated[
-        int, typer.Option("--max-iter", metavar="N", min=1, help="Most iterations at each number.")
-    ] = 30,
+    model: Annotated[Kind, Option(help="gmm fits Gaussian mixtures, for BIC and ICL.")] = Kind.KMEANS,
+    criterion: Annotated[str, Option(help="auto, elbow, silhouette, variance_ratio, bic or icl.")] = "auto",
+    covariance_type: Annotated[str, Option(metavar="TYPES", help="For gmm: full, or full,diag or all.")] = "full",
+    metric: Annotated[str, Option(help="euclidean or cosine.")] = "euclidean",
+    max_iter: Annotated[int, Option(metavar="N", min=1, help="Most iterations at each number.")] = 30,
     seed: options.SeedOption = None,
     threads: options.ThreadsOption = None,
     weights: options.WeightsOption = None,
     columns: options.ColumnsOption = None,
     scores: Annotated[
-        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Also write the scores (.csv .parquet).")
+        Path | None, Option("--output", "-o", metavar="FILE", help="Also write the scores (.csv .parquet).")
     ] = None,
     force: options.ForceOption = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print the best number alone.")] = False,
+    quiet: Annotated[bool, Option("--quiet", "-q", help="Print the best number alone.")] = False,
 ) -> None:
     """Score numbers of clusters in one run from few to many."""
     from globular.selection import select as score
@@ -68,7 +62,16 @@ def select(
         sample_weight=sample_weight, max_iter=max_iter, random_state=seed, n_threads=threads,
     )  # fmt: skip
     if scores is not None:
-        _write_scores(scores, found)
+        import numpy as np
+
+        from globular.io import write_table
+
+        columns_found = {name: found.column(name) for name in ("error", "elbow", "silhouette", "bic", "icl")}
+        table: dict[str, Any] = {"n_clusters": found.column("n_clusters").astype(np.int64)}
+        table |= {name: values for name, values in columns_found.items() if not np.isnan(values).all()}
+        if found.best_covariance_type:
+            table["covariance_type"] = found.column("covariance_type")
+        write_table(scores, [table], len(found.scores))
     console = output()
     if quiet:
         console.print(found.best)
@@ -100,41 +103,23 @@ def _sizes(text: str) -> list[int]:
 
 
 def _print_scores(found: Selection, name: str) -> None:
-    from rich.table import Table
-
-    title = printable(f"numbers of clusters for {name}")
-    table = Table(title=title, title_justify="left", title_style="bold", box=None)
     digits = {"error": ".6g", "elbow": ".3f", "silhouette": ".3f", "bic": ".8g", "icl": ".8g"}
     if found.criterion == "variance_ratio":
         digits["variance_ratio"] = ".6g"
     known = [name for name in digits if not all(isnan(value) for value in found.column(name))]
     several = len({score.covariance_type for score in found.scores}) > 1
-    for heading in ("clusters", *(["type"] if several else []), *known):
-        table.add_column(heading, justify="right", header_style="dim")
-    best = found.best_score(found.criterion)
+    rows = []
     for score in found.scores:
         values = {name: getattr(score, name) for name in known}
         shown = ["" if isnan(value) else format(value, digits[name]) for name, value in values.items()]
-        kind = [score.covariance_type] if several else []
-        table.add_row(f"{score.n_clusters:,}", *kind, *shown, style="bold" if score is best else "")
-    console = output()
-    console.print(table)
+        rows.append([f"{score.n_clusters:,}", *([score.covariance_type] if several else []), *shown])
+    best, console = found.best_score(found.criterion), output()
+    headings = ("clusters", *(["type"] if several else []), *known)
+    bold = [score is best for score in found.scores].index(True)
+    print_columns(console, f"numbers of clusters for {name}", headings, rows, bold=bold)
     console.print(f"Best by {found.criterion}: {found.best:,}{f', {best.covariance_type}' if several else ''}")
     for reason in found.doubts:
         console.print(f"Beware: {reason}.")
-
-
-def _write_scores(path: Path, found: Selection) -> None:
-    import numpy as np
-
-    from globular.io import write_table
-
-    columns = {name: found.column(name) for name in ("n_clusters", "error", "elbow", "silhouette", "bic", "icl")}
-    table: dict[str, Any] = {name: values for name, values in columns.items() if not np.isnan(values).all()}
-    table["n_clusters"] = table["n_clusters"].astype(np.int64)
-    if found.best_covariance_type:
-        table["covariance_type"] = found.column("covariance_type")
-    write_table(path, [table], len(found.scores))
 
 
 def find_size(estimator: Any, X: Any, sample_weight: Any, *, quiet: bool) -> None:

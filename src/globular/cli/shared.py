@@ -8,7 +8,7 @@ import re
 import shlex
 import sys
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
@@ -67,6 +67,20 @@ def print_table(console: Console, title: str, rows: Sequence[tuple[str, Any]]) -
             table.add_row(printable(name), printable(str(value)))
     # as a title of the table it would be broken to its width
     console.print(printable(title), style="bold", soft_wrap=True)
+    console.print(table)
+
+
+def print_columns(
+    console: Console, title: str, headings: Sequence[str], rows: Iterable[Sequence[str]], bold: int | None = None
+) -> None:
+    """Print a table with headings, one of its rows in bold."""
+    from rich.table import Table
+
+    table = Table(title=printable(title), title_justify="left", title_style="bold", box=None, header_style="dim")
+    for heading in headings:
+        table.add_column(heading, justify="right" if heading else "left")
+    for number, row in enumerate(rows):
+        table.add_row(*row, style="bold" if number == bold else "")
     console.print(table)
 
 

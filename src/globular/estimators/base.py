@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterator
 from functools import cache
+from inspect import get_annotations, isfunction
 from numbers import Integral
 from typing import Any, ClassVar, Self
 
@@ -13,15 +14,18 @@ from sklearn.base import BaseEstimator
 from sklearn.exceptions import NotFittedError
 from sklearn.utils._param_validation import make_constraint
 
-from globular.estimators.parameters import FROM_ONE, NOT_NEGATIVE, POSITIVE, SEED, Constraints, filled
+from globular.estimators.inputs import Input, open_input
+from globular.estimators.parameters import BY_NAME, BY_TYPE, FROM_ONE, NOT_NEGATIVE, POSITIVE, SEED, Constraints, filled
 from globular.estimators.running import exhaust
-from globular.model.history import Record
+from globular.model.history import Clock, Record
 
 
 class Estimator(BaseEstimator):
     """Base of all estimators: a family checks its input and says how a fit runs (`_begin`)."""
 
-    _parameter_constraints: ClassVar[Constraints] = {
+    _parameter_constraints: ClassVar[Constraints] = {}
+    """Of all parameters, put together when a class is made."""
+    _constraints: ClassVar[Constraints] = {
         "max_iter": [FROM_ONE],
         "tol": [NOT_NEGATIVE],
         "max_time": [None, POSITIVE],
@@ -30,6 +34,7 @@ class Estimator(BaseEstimator):
         "callbacks": "no_validation",
         "n_threads": [None, Integral],
     }
+    """Of the parameters that a class has beside its bases, but for those that follow from their type or name."""
     max_iter: int
     max_time: float | None
     random_state: Any
@@ -37,12 +42,29 @@ class Estimator(BaseEstimator):
     _on_cards: ClassVar[str] = "KMeans"
     """The estimator that runs on GPUs, to be named by those which do not."""
 
+    _kind: ClassVar[str] = "components"
+    """What `n_components` or `n_clusters` counts."""
+    _takes_sparse: ClassVar[bool] = False
+    _takes_negative: ClassVar[bool] = True
+    _weights_are_counts: ClassVar[bool] = False
+    """Whether a weight of two is two rows rather than twice as much as one."""
     _instead_of_setting: ClassVar[str] = "call fit"
     """The remedy for users who set attributes of a model that was never fitted."""
 
     def __init_subclass__(cls, **settings: Any) -> None:
         super().__init_subclass__(**settings)
-        cls.__doc__ = filled(cls.__doc__) if cls.__doc__ else None
+        if "_parameter_constraints" not in vars(cls):
+            found: Constraints = {}
+            defaults = set[str]()
+            for base in reversed(cls.__mro__):
+                types = {name: str(kind) for name, kind in get_annotations(base).items() if name[0] != "_"}
+                defaults |= types.keys() & vars(base).keys()
+                found |= {name: BY_TYPE[kind] for name, kind in types.items() if kind in BY_TYPE and name not in found}
+                found |= {name: rules for name, rules in BY_NAME.items() if name in types}
+                found |= vars(base).get("_constraints", {})
+            cls._parameter_constraints = {name: found[name] for name in found if name in defaults or not defaults}
+        for each in (cls, *filter(isfunction, vars(cls).values())):
+            each.__doc__ = filled(each.__doc__) if each.__doc__ else None
 
     def __sklearn_is_fitted__(self) -> bool:
         """Whether there was a fit; attributes alone, set by hand, are an error that names the remedy."""
@@ -51,6 +73,11 @@ class Estimator(BaseEstimator):
         if by_hand := [name for name in vars(self) if name.endswith("_")]:
             name = type(self).__name__
             raise NotFittedError(f"{by_hand[0]} was set on a {name} that is not fitted; {self._instead_of_setting}")
+        return False
+
+    @property
+    def _unit_rows(self) -> bool:
+        """Whether rows count by their directions alone."""
         return False
 
     @property
@@ -88,9 +115,41 @@ class Estimator(BaseEstimator):
             n = len(self.cluster_centers_ if hasattr(self, "cluster_centers_") else self.means_)
         return np.bincount(labels[labels >= 0], minlength=n)  # nested batches leave some without a label
 
-    @abstractmethod
     def _begin(self, X: Any, sample_weight: Any, *, watched: bool) -> Iterator[Record]:
         """Check everything, and start; watched: somebody looks at the attributes after every iteration."""
+        self._validate_params()
+        clock = Clock()
+        return self._begin_with(self._open(X, sample_weight, reset=True), clock, watched)
+
+    def _begin_with(self, data: Input, clock: Clock, watched: bool) -> Iterator[Record]:
+        """Check what is left, and start."""
+        self._check_rows(data)
+        return self._run(data, clock, watched)
+
+    @abstractmethod
+    def _run(self, data: Input, clock: Clock, watched: bool) -> Iterator[Record]:
+        """All runs of a fit, the best of which is kept."""
+
+    def _open(self, X: Any, sample_weight: Any, *, reset: bool) -> Input:
+        return open_input(
+            self, X, sample_weight, reset=reset, unit_rows=self._unit_rows, accept_sparse=self._takes_sparse,
+            n_threads=self.n_threads, at_least=self._n_rows_wanted() if reset else 1,
+            are_counts=self._weights_are_counts,
+        )  # fmt: skip
+
+    def _n_rows_wanted(self) -> int:
+        """As many rows as there are clusters or components."""
+        return int(getattr(self, f"n_{self._kind}"))
+
+    def _check_rows(self, data: Input) -> None:
+        """Refuse too few rows."""
+        if data.n_rows < (n := self._n_rows_wanted()):
+            raise ValueError(f"n_samples={data.n_rows} should be >= n_{self._kind}={n}; ask for fewer {self._kind}")
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse, tags.input_tags.positive_only = self._takes_sparse, not self._takes_negative
+        return tags
 
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
         """Find the clusters or components.

@@ -20,14 +20,18 @@ from globular.algorithms.kmeans.probing import LEAST_RECALL, WIDE_SEARCH, find_l
 from globular.algorithms.seeding.named import STARTS
 from globular.algorithms.steps import Step, in_units
 from globular.data.open import as_source
-from globular.estimators.arguments import checked_limit
 from globular.estimators.base import Estimator
 from globular.estimators.certificates import Certificate, of_centers
-from globular.estimators.devices import where_x_is
-from globular.estimators.distributed import lazily
-from globular.estimators.fitted import check_common, check_indices, checked_floats
+from globular.estimators.checks import (
+    check_allocation,
+    check_common,
+    check_indices,
+    checked_floats,
+    checked_limit,
+    fit_bytes,
+)
+from globular.estimators.elsewhere import lazily, where_x_is
 from globular.estimators.inputs import Input, open_input
-from globular.estimators.memory import check_allocation
 from globular.estimators.parameters import AUTO, FROM_ONE, Constraints, one_of
 from globular.estimators.running import Fit, warn_user
 from globular.estimators.starts import filled_up, of_unit_length, spare_centers
@@ -36,7 +40,8 @@ from globular.model.statistics import F64, I64
 from globular.seam.among import ALL, Probe
 from globular.seam.answers import NEAREST, Centers, Nearest, Own
 from globular.seam.passes import Assign, Labels
-from globular.seam.shard import answer
+from globular.seam.shard import Shard, answer
+from globular.threads import resolve_threads
 
 TIMED_ROWS = (1024, 16384)
 """Rows, and more of them, whose labelling is timed where a fit has a time limit."""
@@ -47,13 +52,10 @@ BLOCK_BYTES = 1 << 27
 class CentroidEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Estimator):
     """Base of the k-means family: subclasses say which steps to run (`_steps`) and take over a step (`_take_over`)."""
 
-    _parameter_constraints: ClassVar[Constraints] = {
-        **Estimator._parameter_constraints,
-        "n_clusters": [FROM_ONE],
+    _constraints: ClassVar[Constraints] = {
         "init": [one_of(*STARTS), "array-like", callable],
         "n_init": [AUTO, FROM_ONE],
         "metric": [one_of("euclidean", "cosine")],
-        "warm_start": ["boolean"],
     }
     n_clusters: int
     metric: str
@@ -62,9 +64,17 @@ class CentroidEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clust
     cluster_centers_: NDArray[np.floating[Any]]
     labels_: Labels
     inertia_: float
+    _kind = "clusters"
+    _takes_sparse = True
     _least_label = 0
+    _counts_starts = False
+    """Whether `n_init` counts starts rather than whole runs, and `max_iter` epochs rather than steps."""
     _hurries = False
     """Whether rows get rough labels where time is up before the first iteration."""
+
+    @property
+    def _unit_rows(self) -> bool:
+        return self.metric == "cosine"
 
     @abstractmethod
     def _steps(self, data: Input, random_state: np.random.RandomState) -> Iterator[Step[Any]]:
@@ -93,11 +103,8 @@ class CentroidEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clust
         self.inertia_, self.label_recall_ = found.objective * data.unit, found.recall
         return found.n_distances
 
-    def _begin(self, X: Any, sample_weight: Any, *, watched: bool) -> Iterator[Record]:
-        self._validate_params()
-        clock = Clock()
-        data = self._open(X, sample_weight, reset=True)
-        self._refuse_few_rows(data)
+    def _begin_with(self, data: Input, clock: Clock, watched: bool) -> Iterator[Record]:
+        self._check_rows(data)
         # centres, sums, their copies for the products; labels, orders and distances of the rows
         n_bytes = 8 * (6 * self.n_clusters * data.n_columns + 4 * data.n_rows)
         check_allocation(
@@ -105,49 +112,28 @@ class CentroidEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clust
         )
         return self._run(data, clock, watched)
 
-    def _refuse_few_rows(self, data: Input) -> None:
-        if data.n_rows < self.n_clusters:
-            raise ValueError(
-                f"n_samples={data.n_rows} should be >= n_clusters={self.n_clusters}; ask for fewer clusters"
-            )
-
-    def _most_bytes(self, data: Input) -> int | None:
-        """The most memory that a fit takes beside X, where that is known."""
-        return None
+    def _most_bytes(self, data: Input) -> int:
+        """The most memory that a fit takes beside X."""
+        n_threads = resolve_threads(self.n_threads)
+        return fit_bytes(data.n_rows, data.n_columns, self.n_clusters * data.n_columns, 10, n_threads)
 
     @property
-    def _n_init(self) -> int:
-        """Starts that are tried: one, where it is given."""
-        return 1 if self.n_init == "auto" or self._has_centers() else int(self.n_init)
+    def _n_starts(self) -> int:
+        """Starts that are tried: one, where `init` holds the centres."""
+        has_centers = not isinstance(self.init, str) and not callable(self.init)
+        return 1 if self.n_init == "auto" or has_centers else int(self.n_init)
 
-    def _has_centers(self) -> bool:
-        """Whether `init` holds the centres to start from."""
-        return not isinstance(self.init, str) and not callable(self.init)
-
-    def _warn_of_one_start(self) -> None:
-        if self.n_init not in ("auto", 1) and self._has_centers():
+    def _run(self, data: Input, clock: Clock, watched: bool) -> Iterator[Record]:
+        random_state = check_random_state(self.random_state)
+        if self.n_init not in ("auto", self._n_starts):
             warn_user(
                 "Explicit initial center position passed: performing only one init instead of n_init="
                 f"{self.n_init}; leave n_init out",
                 RuntimeWarning,
             )
-
-    def _n_runs(self) -> int:
-        """Runs of the whole algorithm."""
-        return self._n_init
-
-    def _n_steps(self) -> int | None:
-        """The most steps that a run can take, where that is known."""
-        return self.max_iter
-
-    def _run(self, data: Input, clock: Clock, watched: bool) -> Iterator[Record]:
-        """All runs of a fit, the best of which is kept."""
-        random_state = check_random_state(self.random_state)
-        self._warn_of_one_start()
-        n_steps = self._n_steps()
         fit = Fit(
-            self, data.n_rows, max_iter=n_steps, max_time=self.max_time, clock=clock, watched=watched,
-            foretell=partial(self._labelling_seconds, data),
+            self, data.n_rows, max_iter=None if self._counts_starts else self.max_iter, max_time=self.max_time,
+            clock=clock, watched=watched, foretell=partial(self._labelling_seconds, data),
             first_step=WIDE_SEARCH if self._hurries and self._last_probes() else 1.0,
         )  # fmt: skip
 
@@ -158,14 +144,29 @@ class CentroidEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clust
             return -self.inertia_
 
         yield from fit.best_of(
-            self._n_runs(),
+            1 if self._counts_starts else self._n_starts,
             lambda: in_units(self._steps(data, random_state), data.unit),
             partial(self._publish, data, cache(partial(spare_centers, data, self.n_clusters))),
             finish,
-            partial(_error_per_row, data),
+            lambda step: step.objective / data.unit / data.shard.total_weight,
         )
-        self._warn_if_fewer()
-        self._warn_of_labels()
+        if not hasattr(self, "labels_"):
+            return
+        n_found = self.n_clusters
+        if self.history_[-1].labels_all_rows:  # else it has rows in the place of seeds
+            n_found = int(np.count_nonzero(np.bincount(self.labels_, minlength=self.n_clusters)))
+        if n_found < self.n_clusters:
+            warn_user(
+                f"Number of distinct clusters ({n_found}) found smaller than n_clusters ({self.n_clusters}). "
+                "Possibly due to duplicate points in X.",
+                ConvergenceWarning,
+            )
+        if (recall := getattr(self, "label_recall_", 1.0)) < LEAST_RECALL:
+            warn_user(
+                f"labels_ hold the closest centre of only {recall:.0%} of the rows, and inertia_ is that of labels_ "
+                f"(stopped_={self.stopped_!r}); predict(X) finds the closest centres",
+                ConvergenceWarning,
+            )
 
     def _publish(self, data: Input, spare: Callable[[], F64], step: Step[Any], history: History) -> None:
         self.__dict__.pop("labels_", None)
@@ -203,25 +204,6 @@ class CentroidEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clust
         per_row = max(0.0, seconds[2] - seconds[1]) / max(1, many - few)
         return fixed + min(per_row, seconds[2] / many) * data.n_rows  # the difference of few rows may be chance
 
-    def _warn_if_fewer(self) -> None:
-        if not hasattr(self, "labels_") or not self.history_[-1].labels_all_rows:
-            return  # a fit that was ended before its first iteration has rows in the place of seeds
-        n_found = int(np.count_nonzero(np.bincount(self.labels_, minlength=self.n_clusters)))
-        if n_found < self.n_clusters:
-            warn_user(
-                f"Number of distinct clusters ({n_found}) found smaller than n_clusters ({self.n_clusters}). "
-                "Possibly due to duplicate points in X.",
-                ConvergenceWarning,
-            )
-
-    def _warn_of_labels(self) -> None:
-        if hasattr(self, "labels_") and (recall := getattr(self, "label_recall_", 1.0)) < LEAST_RECALL:
-            warn_user(
-                f"labels_ hold the closest centre of only {recall:.0%} of the rows, and inertia_ is that of labels_ "
-                f"(stopped_={self.stopped_!r}); predict(X) finds the closest centres",
-                ConvergenceWarning,
-            )
-
     def fit_predict(self, X: Any, y: Any = None, sample_weight: Any = None) -> Labels:
         """Fit, and return the label of every row."""
         return where_x_is(X, self.fit(X, sample_weight=sample_weight).labels_)
@@ -243,28 +225,23 @@ class CentroidEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clust
         max_distance : float, optional
             Rows that are farther from their centre are noise, and get the label −1.
         """
+        shard = self._labelled(X, exact=exact)
+        labels = np.asarray(shard.labels)
         if not return_distance and max_distance is None:
-            return where_x_is(X, self._labels(X, exact))
-        labels, distances = self._labels_and_distances(X, exact)
+            return where_x_is(X, labels)
+        distances = self._distance(answer(shard, Own(self._centers()), "squares"))
         if max_distance is not None:
             labels = np.where(distances > checked_limit("max_distance", max_distance), np.int32(-1), labels)
         return (where_x_is(X, labels), where_x_is(X, distances)) if return_distance else where_x_is(X, labels)
 
-    def _labels(self, X: Any, exact: bool) -> Labels:
+    def _labelled(self, X: Any, *, exact: bool) -> Shard:
+        """The rows with their labels, by all centres or by those of a few cells."""
+        shard, centers = self._open(X, None, reset=False).shard, self._centers()
         if exact:
-            return np.asarray(self._assign(X, None)[0])
-        data = self._open(X, None, reset=False)
-        find_labels(data.shard, self._centers(), np.random.default_rng(0))
-        return np.asarray(data.shard.labels)
-
-    def _labels_and_distances(self, X: Any, exact: bool = True) -> tuple[Labels, F64]:
-        """The closest centre of every row, and the distance to it."""
-        data, centers = self._open(X, None, reset=False), self._centers()
-        if exact:
-            data.shard.run(Assign(centers, want="labels"))
+            shard.run(Assign(centers, want="labels"))
         else:
-            find_labels(data.shard, centers, np.random.default_rng(0))
-        return np.asarray(data.shard.labels), self._distance(answer(data.shard, Own(centers), "squares"))
+            find_labels(shard, centers, np.random.default_rng(0))
+        return shard
 
     def _distance(self, squares: F64) -> F64:
         """Distances by ‖x − μ‖², which is twice the cosine distance of rows of unit length."""
@@ -280,17 +257,12 @@ class CentroidEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clust
 
         `out` is an array of that shape to write to block by block, such as a memory map that is larger than memory.
         """
-        if out is not None:
-            return self._transform_into(X, out)
-        data = open_input(self, X, reset=False, n_threads=self.n_threads)
-        n_bytes = 8 * data.shard.n_rows * len(self._centers())
-        check_allocation(n_bytes, "the distances of all rows to all centres", "transform X in parts")
-        return where_x_is(X, answer(data.shard, Centers(self.cluster_centers_, self.metric), "distances"))
-
-    def _transform_into(self, X: Any, out: Any) -> Any:
-        """Distances of every row to all centres, written to an array block by block."""
         check_is_fitted(self)
-        source, C = as_source(X), len(self.cluster_centers_)
+        source, C = None if out is None else as_source(X), len(self._centers())
+        if source is None:
+            data = open_input(self, X, reset=False, n_threads=self.n_threads)
+            check_allocation(8 * data.n_rows * C, "the distances of all rows to all centres", "transform X in parts")
+            return where_x_is(X, answer(data.shard, Centers(self.cluster_centers_, self.metric), "distances"))
         shape = tuple(getattr(out, "shape", ()))
         if shape != (source.n_rows, C):
             raise ValueError(
@@ -351,8 +323,9 @@ class CentroidEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clust
         >>> model.medoids(X).tolist()
         [1, 3]
         """
-        labels, distances = self._labels_and_distances(X)
-        order = np.lexsort((distances, labels))
+        shard = self._labelled(X, exact=True)
+        labels = np.asarray(shard.labels)
+        order = np.lexsort((self._distance(answer(shard, Own(self._centers()), "squares")), labels))
         found, first = np.unique(labels[order], return_index=True)
         medoids = np.full(len(self.cluster_centers_), -1, dtype=np.int64)
         medoids[found] = order[first]
@@ -378,18 +351,8 @@ class CentroidEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clust
 
     def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
         """Minus the sum of squared distances of the rows to their closest centres (larger is better)."""
-        return -self._assign(X, sample_weight)[1]
-
-    def _open(self, X: Any, sample_weight: Any, *, reset: bool) -> Input:
-        return open_input(
-            self, X, sample_weight, reset=reset, unit_rows=self.metric == "cosine", n_threads=self.n_threads,
-            at_least=self.n_clusters if reset else 1,
-        )  # fmt: skip
-
-    def _assign(self, X: Any, sample_weight: Any) -> tuple[Labels, float]:
         data = self._open(X, sample_weight, reset=False)
-        statistics = data.shard.run(Assign(self._centers(), want="labels"))
-        return data.shard.labels, statistics.objective * data.unit
+        return -data.shard.run(Assign(self._centers(), want="labels")).objective * data.unit
 
     def _centers(self) -> F64:
         return checked_floats(self.cluster_centers_, "cluster_centers_", (None, self.n_features_in_))
@@ -410,11 +373,5 @@ class CentroidEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clust
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
-        tags.input_tags.sparse = True
         tags.transformer_tags.preserves_dtype = ["float64", "float32"]
         return tags
-
-
-def _error_per_row(data: Input, step: Step[Any]) -> float:
-    """The quantization error of a step: its objective per unit of weight."""
-    return step.objective / data.unit / data.shard.total_weight

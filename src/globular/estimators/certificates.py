@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from globular.algorithms.kmeans.probing import find_labels
 from globular.algorithms.mixtures.probing import with_members
-from globular.estimators.arguments import whole_number
+from globular.estimators.checks import whole_number
 from globular.model.gaussian import GaussianParameters
 from globular.model.statistics import F64
 from globular.seam.answers import Answer, Own

@@ -9,16 +9,17 @@ import numpy as np
 
 from globular.algorithms.mixtures.chunky import LEAF_SIZE, ChunkyModel, ChunkyOptions, Polishing, begin_chunky
 from globular.algorithms.mixtures.em import EMOptions, covariance_limits
-from globular.algorithms.mixtures.starts import STARTS, GivenStart
+from globular.algorithms.mixtures.starts import STARTS
 from globular.algorithms.steps import Finding, Run
-from globular.estimators.arguments import checked_shape
+from globular.estimators.checks import check_allocation, chunky_bytes
 from globular.estimators.conditional import ConditionalMixture
 from globular.estimators.inputs import Input
-from globular.estimators.memory import check_allocation, chunky_bytes
 from globular.estimators.mixtures import N_CANDIDATES
 from globular.estimators.parameters import AUTO, FROM_ONE, NOT_NEGATIVE, Constraints, one_of
+from globular.estimators.starts import checked_shape
 from globular.model.covariances import FAMILIES
 from globular.model.gaussian import GaussianParameters
+from globular.model.given import GivenStart
 
 CHUNKY_STARTS = (*STARTS, "greedy")
 ROWS_PER_CELL = 10
@@ -60,17 +61,14 @@ class ChunkyGaussianMixture(ConditionalMixture):
     n_candidates : int, "auto" or None, default="auto"
         Components that each cell looks at, found by way of their neighbours; None is all of them, "auto" 5 from 400
         components on.
-    weights : {"learned", "equal"}, default="learned"
-        Whether components have mixing weights of their own.
+    {weights}
     tol : float, default=1e-3
         EM on given cells has settled when the mean bound of a row changes by less; on the last cells by less than a
         tenth of it.
-    reg_covar : float or "auto", default="auto"
-        Added to the variances; see :class:`GaussianMixture`.
+    {reg_covar}
     max_iter : int, default=1000
         Most EM steps of one run; 0 leaves the mixture where it starts.
-    n_init : int, default=1
-        Number of runs from different starts, of which the best is kept.
+    {n_runs}
     init : {"kmeans", "k-means++", "random", "random_from_data", "greedy"} or array, default="kmeans"
         How to find the starting means, all on the first cells: k-means centres of the cells, k-means++ seeds, near the
         mean of all rows, random cells (the best of up to four draws after some steps); or grow the mixture from one
@@ -89,10 +87,7 @@ class ChunkyGaussianMixture(ConditionalMixture):
         Cells of the last iteration; all rows if it was polished.
     lower_bound_ : float
         Mean bound of a row (weighted) at the parameters the last iteration began with.
-    lower_bounds_ : list of float
-        The same for every iteration of the best run.
-    history_ : :class:`globular.model.history.History`
-        One record per iteration of the best run; objectives are bounds of all rows.
+    {lower_bounds_, history_}
     n_distances_ : int
         Densities of a cell under a component evaluated in the whole fit, the starting point apart.
 
@@ -128,12 +123,9 @@ class ChunkyGaussianMixture(ConditionalMixture):
     callbacks: Any = None
     n_threads: int | None = None
 
-    _parameter_constraints: ClassVar[Constraints] = {
-        **ConditionalMixture._parameter_constraints,
+    _constraints: ClassVar[Constraints] = {
         "covariance_type": [one_of(*FAMILIES)],
-        "weights": [one_of("learned", "equal")],
         "refine_tol": [NOT_NEGATIVE],
-        "max_cells": [None, FROM_ONE],
         "polish": ["boolean", AUTO],
         "n_candidates": [AUTO, None, FROM_ONE],
         "init": [one_of(*CHUNKY_STARTS), "array-like"],
@@ -167,22 +159,21 @@ class ChunkyGaussianMixture(ConditionalMixture):
         return resolved_candidates(self.n_candidates, self.n_components)
 
     def _options(self, data: Input, previous_bound: float) -> ChunkyOptions:
+        polish: Polishing = "always" if self.polish else "never"
+        if self.polish == "auto":
+            # a limit that the user set is meant; rows with few components each need memory
+            may = self.max_cells is None and (self._C_prime is None or data.matrix is not None)
+            polish = "needed" if may else "never"
         return ChunkyOptions(
             max_iter=self.max_iter,
             tol=self.tol,
             refine_tol=self.refine_tol,
-            max_cells=resolved_max_cells(self.max_cells, data.n_rows, self.n_components),
-            polish=self._polishing(data),
+            max_cells=self.max_cells or most_cells(data.n_rows, self.n_components),
+            polish=polish,
             C_prime=self._C_prime,
             learned_weights=self._learns_weights,
             previous_bound=previous_bound,
         )
-
-    def _polishing(self, data: Input) -> Polishing:
-        if self.polish != "auto":
-            return "always" if self.polish else "never"
-        # a limit that the user set is meant; rows with few components each need memory
-        return "needed" if self.max_cells is None and (self._C_prime is None or data.matrix is not None) else "never"
 
     def _take_over(self, model: ChunkyModel) -> GaussianParameters:
         self.n_cells_ = model.n_cells
@@ -198,10 +189,8 @@ def check_tree(data: Input, covariance_type: str) -> None:
     )
 
 
-def resolved_max_cells(max_cells: int | None, n_rows: int, n_components: int) -> int:
-    """Most cells: as given, or by the rows and the components."""
-    if max_cells is not None:
-        return max_cells
+def most_cells(n_rows: int, n_components: int) -> int:
+    """Most cells, unless the user says so."""
     return max(n_rows // ROWS_PER_CELL, MOST_CELLS_PER_COMPONENT * n_components, FEWEST_CELLS)
 
 

@@ -11,15 +11,16 @@ import numpy as np
 from sklearn.utils.validation import check_array, check_is_fitted
 
 from globular.algorithms.mixtures.missing import NUMBERS_PER_BLOCK, IncompleteRows
-from globular.estimators.arguments import checked_shape, checked_shares
-from globular.estimators.distributed import lazily
+from globular.estimators.checks import check_allocation
+from globular.estimators.elsewhere import lazily
 from globular.estimators.inputs import open_incomplete
-from globular.estimators.memory import check_allocation
 from globular.estimators.mixtures import MixtureEstimator
+from globular.estimators.starts import checked_shape, checked_shares
 from globular.estimators.validation import check_weights, naming
 from globular.model.conditional import Conditional, marginal
 from globular.model.covariances import FAMILIES
 from globular.model.gaussian import GaussianParameters, entropy_of
+from globular.model.given import GivenStart
 from globular.model.history import History
 from globular.model.statistics import F64, I64
 from globular.passes.registry import shard_over
@@ -56,12 +57,7 @@ class ConditionalMixture(MixtureEstimator):
 
         Parameters
         ----------
-        X : array, data frame, source or path
-        min_log_density : float, optional
-            Rows whose log-density (`score_samples`) is below are noise, and get −1.
-        missing : bool, default=False
-            Whether NaN is a value that is not known: such rows, in memory, are judged by the columns that are known of
-            them. Otherwise NaN is an error.
+        {X, min_log_density, missing}
         """
         if not missing:
             return super().predict(X, min_log_density=min_log_density)
@@ -73,9 +69,7 @@ class ConditionalMixture(MixtureEstimator):
 
         Parameters
         ----------
-        X : array, data frame, source or path
-        missing : bool, default=False
-            Whether NaN is a value that is not known; see `predict`.
+        {X, missing}
         """
         return self._judged(X, "probabilities") if missing else super().predict_proba(X)
 
@@ -85,9 +79,7 @@ class ConditionalMixture(MixtureEstimator):
 
         Parameters
         ----------
-        X : array, data frame, source or path
-        missing : bool, default=False
-            Whether NaN is a value that is not known; then it is the log-density of the known columns.
+        {X, missing}
         """
         return self._judged(X, "log_densities") if missing else super().score_samples(X)
 
@@ -96,11 +88,7 @@ class ConditionalMixture(MixtureEstimator):
 
         Parameters
         ----------
-        X : array, data frame, source or path
-        y : ignored
-        sample_weight : array of shape (n_samples,), optional
-        missing : bool, default=False
-            Whether NaN is a value that is not known; then it is the log-density of the known columns.
+        {X, y, sample_weight, missing}
         """
         if not missing:
             return super().score(X, y, sample_weight)
@@ -125,9 +113,7 @@ class ConditionalMixture(MixtureEstimator):
 
         Parameters
         ----------
-        X : array, data frame, source or path
-        missing : bool, default=False
-            Whether NaN is a value that is not known; see `score`.
+        {X, missing}
 
         Examples
         --------
@@ -178,15 +164,12 @@ class ConditionalMixture(MixtureEstimator):
     def _incomplete(self, X: Any) -> IncompleteRows:
         """Rows in which NaN stands for a value that is not known."""
         check_is_fitted(self)
-        self._refuse_noise("missing=True")
+        if self._noise is not None:
+            raise ValueError("missing=True does not go with noise=True: pass rows without NaN, or fit with noise=False")
         rows = open_incomplete(self, X, reset=False)
         n_numbers = len(self.means_) + 3 * rows.shape[1]
         check_allocation(8 * len(rows) * n_numbers, f"{n_numbers} numbers for every row", "pass X in parts")
         return IncompleteRows.of(rows, n_threads=resolve_threads(self.n_threads))
-
-    def _refuse_noise(self, what: str) -> None:
-        if self._noise is not None:
-            raise ValueError(f"{what} does not go with noise=True: pass rows without NaN, or fit with noise=False")
 
     def marginal(self, columns: Any) -> Any:
         """The mixture of some of the columns.
@@ -336,3 +319,19 @@ def checked_parameters(weights: Any, means: Any, covariances: Any, covariance_ty
     if not family.is_positive(covariances):
         raise ValueError(f"covariances must be {family.requirement} for covariance_type={covariance_type!r}")
     return GaussianParameters(weights, means, covariances, covariance_type)
+
+
+def given_start(weights: Any, means: Any, precisions: Any, C: int, D: int, covariance_type: str) -> GivenStart:
+    """From `weights_init`, `means_init` and `precisions_init`; an error names the one that is wrong."""
+    family = FAMILIES[covariance_type]
+    covariances = None
+    if precisions is not None:
+        given = checked_shape(precisions, family.shape(C, D), "precisions_init", f"{covariance_type} precision")
+        if not family.is_positive(given):
+            raise ValueError(f"precisions_init: '{covariance_type} precision' should be {family.requirement}")
+        covariances = np.asarray(family.inverse(given))
+    if weights is not None:
+        weights = checked_shares(weights, C, "weights_init", "weights")
+    if means is not None:
+        means = checked_shape(means, (C, D), "means_init", "means")
+    return GivenStart(covariance_type, weights, means, covariances)

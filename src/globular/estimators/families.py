@@ -15,14 +15,14 @@ from globular.algorithms.mixtures.exponential import (
     search_start,
     start_from_means,
 )
-from globular.algorithms.mixtures.starts import GivenStart
 from globular.algorithms.steps import Finding, Run
-from globular.estimators.arguments import checked_shape
-from globular.estimators.fitted import checked_floats
-from globular.estimators.inputs import Input, open_input
+from globular.estimators.checks import checked_floats
+from globular.estimators.inputs import Input
 from globular.estimators.mixtures import MixtureEstimator
 from globular.estimators.parameters import POSITIVE, Constraints, one_of
+from globular.estimators.starts import checked_shape
 from globular.model.exponential import Bernoulli, Directions, ExponentialMixture, Poisson
+from globular.model.given import GivenStart
 from globular.model.statistics import F64
 from globular.seam.mixture_passes import Survey
 
@@ -47,22 +47,22 @@ class FamilyMixture(MixtureEstimator):
     callbacks: Any = None
     n_threads: int | None = None
 
-    _parameter_constraints: ClassVar[Constraints] = {
-        **{name: rules for name, rules in MixtureEstimator._parameter_constraints.items() if name != "reg_covar"},
+    _constraints: ClassVar[Constraints] = {
         "smoothing": [POSITIVE],
-        "weights": [one_of("learned", "equal")],
         "init_params": [one_of(*SEEDINGS)],
         "means_init": ["array-like", None],
     }
     _family: ClassVar[type[ExponentialMixture]]
+    _takes_sparse = True
     covariance_type = "tied_spherical"
     """The Gaussians that take as much memory: they have no second moments either."""
 
+    @property
+    def _unit_rows(self) -> bool:
+        return self._family.unit_rows
+
     def _open(self, X: Any, sample_weight: Any, *, reset: bool) -> Input:
-        data = open_input(
-            self, X, sample_weight, reset=reset, unit_rows=self._family.unit_rows, n_threads=self.n_threads,
-            at_least=self.n_components if reset else 1,
-        )  # fmt: skip
+        data = super()._open(X, sample_weight, reset=reset)
         if not reset and data.matrix is not None:
             self._check_values(data)
         return data
@@ -103,7 +103,9 @@ class FamilyMixture(MixtureEstimator):
     def _publish_mixture(self, mixture: Any, dtype: np.dtype[Any]) -> None:
         """The parameters in the type of the rows, or in float64 where that would make them what they may not be."""
         for name, values in mixture.arrays.items():
-            setattr(self, f"{name}_", _in_type(values, dtype))
+            found = values.astype(dtype)
+            changed = any(((found == edge) != (values == edge)).any() for edge in (0.0, 1.0))
+            setattr(self, f"{name}_", values if changed else found)
 
     def _check_finite(self) -> None:
         """Refuse to hand out what is not a mixture."""
@@ -126,19 +128,6 @@ class FamilyMixture(MixtureEstimator):
         if not (np.isfinite(linear.slopes).all() and np.isfinite(mixture.log_normalisers).all()):
             raise ValueError(f"means_ are not those of a {type(self).__name__}; fit again")
 
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.input_tags.sparse = True
-        return tags
-
-
-def _in_type(values: F64, dtype: np.dtype[Any]) -> F64:
-    """In a type of rows, unless a number between zero and one would become one of them."""
-    found = values.astype(dtype)
-    edges = (0.0, 1.0)
-    changed = any(((found == edge) != (values == edge)).any() for edge in edges)
-    return values if changed and dtype != values.dtype else found
-
 
 class VonMisesFisherMixture(FamilyMixture):
     """Mixture of von Mises–Fisher distributions: clusters of directions, such as those of embeddings.
@@ -153,14 +142,12 @@ class VonMisesFisherMixture(FamilyMixture):
     smoothing : float, default=1e-3
         Every component counts some rows at the mean of all rows beside its own, this share of the rows that a
         component has on average: the conjugate prior, which keeps components from shrinking to a point.
-    weights : {"learned", "equal"}, default="learned"
-        Whether components have mixing weights of their own.
+    {weights}
     tol : float, default=1e-3
         Stop when the mean log-likelihood of a row changes by less.
     max_iter : int, default=100
         Most iterations of one run; 0 leaves the mixture where it starts.
-    n_init : int, default=1
-        Number of runs from different starts, of which the best is kept.
+    {n_runs}
     init_params : {"kmeans", "k-means++", "random_from_data"}, default="kmeans"
         How to find a start, on a part of the rows where these are many: the best of a few runs of k-means with the
         cosine; seeds; or random rows.
@@ -240,11 +227,7 @@ class PoissonMixture(FamilyMixture):
     """
 
     _family: ClassVar[type[ExponentialMixture]] = Poisson
-
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.input_tags.positive_only = True
-        return tags
+    _takes_negative = False
 
 
 class BernoulliMixture(FamilyMixture):

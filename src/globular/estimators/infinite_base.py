@@ -1,41 +1,62 @@
-"""What the infinite mixtures share: the course of a fit, and what a fitted one answers."""
+"""What the infinite mixtures share: their priors, the course of a fit, and what a fitted one answers."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from numbers import Real
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from globular.algorithms.infinite.data import CellData, CellOptions, RowData
-from globular.algorithms.infinite.infinite import InfiniteOptions, Mixture, components_at, infinite, one_component
-from globular.algorithms.infinite.part import draw_part, infinite_from_part
-from globular.algorithms.mixtures.starts import MEANS_METHODS, GivenStart
+from globular.algorithms.infinite.infinite import (
+    InfiniteOptions,
+    Mixture,
+    components_at,
+    draw_part,
+    infinite,
+    infinite_from_part,
+    one_component,
+)
+from globular.algorithms.mixtures.starts import MEANS_METHODS
 from globular.algorithms.steps import Finding, Run, Step, result_of
-from globular.estimators.arguments import checked_shape, rows_to_draw
-from globular.estimators.base import Estimator
-from globular.estimators.distributed import lazily
-from globular.estimators.fitted import check_common, check_indices, checked_floats
-from globular.estimators.infinite_priors import GivenPrior, stick_prior
+from globular.estimators.checks import (
+    check_common,
+    check_indices,
+    checked_floats,
+    chunky_bytes,
+    mixture_bytes,
+    positive_number,
+    rows_to_draw,
+    whole_number,
+)
+from globular.estimators.elsewhere import lazily
 from globular.estimators.inputs import Input
-from globular.estimators.memory import chunky_bytes, mixture_bytes
 from globular.estimators.mixtures import MixtureEstimator
 from globular.estimators.parameters import FROM_ONE, NOT_NEGATIVE, POSITIVE, Constraints, Number, one_of
-from globular.model.covariances import FAMILIES
+from globular.estimators.starts import checked_shape
+from globular.model.covariances import FAMILIES, CovarianceLimits
 from globular.model.dirichlet import StickPrior, Sticks
 from globular.model.gaussian import GaussianParameters, draw_by_component
+from globular.model.given import GivenStart
 from globular.model.history import History
 from globular.model.observations import Prior
 from globular.model.statistics import F64, I64
+from globular.model.wishart import KINDS, GaussianPrior
 from globular.seam.answers import Answer
 from globular.seam.passes import Labels
 from globular.seam.shard import Shard, answer
 from globular.threads import resolve_threads
 
+_PARTS = ("mean", "mean_precision", "degrees_of_freedom", "covariance")
+_WEIGHTS, _TYPE, _MOST = "weight_concentration_prior", "weight_concentration_prior_type", "n_components"
+THEIRS = (*(f"{part}_prior" for part in _PARTS), _WEIGHTS, _TYPE, _MOST)
+"""What `BayesianGaussianMixture` calls the parts of a prior, and what else belongs to it there."""
+LEAST_SCALE = 1e-6
+"""How far the fitted scale of the covariance prior may fall below the variance of the data."""
 NESTED_COMPONENTS, FIXED_COMPONENTS = 1000, 20
 """What `max_components=None` comes to."""
 MOST_ROWS = 2.0**53
@@ -44,21 +65,93 @@ POLISHING_STEPS, TIMES_SOWN = 60, 2
 SMALLEST_LEAF, LARGEST_LEAF, MOST_LEAVES = 16, 512, 2048
 
 
+class GivenPrior(NamedTuple):
+    """What a user has said of the components and of their number."""
+
+    parts: dict[str, Any]
+    """Of the prior of a component, by our names."""
+    alpha: StickPrior
+    max_components: int | None
+
+
+def stick_prior(concentration: Any, discount: float) -> StickPrior:
+    """The prior of the sticks from one number or two, or a Gamma prior, and a discount."""
+    if isinstance(concentration, str | Mapping):
+        if discount:
+            raise ValueError(f"discount={discount} needs a number for concentration, not a Gamma prior of it")
+        given = {} if isinstance(concentration, str) else concentration
+        shape, rate = (given.get(name, 1.0) for name in ("shape", "rate"))
+        positive = all(isinstance(value, Real) and 0 < float(value) < np.inf for value in (shape, rate))
+        if not positive or set(given) - {"shape", "rate"}:
+            raise ValueError(
+                f"concentration={dict(given)!r}: a Gamma prior has a positive 'shape' and a positive 'rate'"
+            )
+        shape, rate = float(shape), float(rate)
+        return StickPrior(1.0, shape / rate, gamma=(shape, rate))
+    pair = (1.0, concentration) if isinstance(concentration, Real) else tuple(concentration)
+    if len(pair) != 2 or not all(isinstance(value, Real) and 0 < float(value) < np.inf for value in pair):
+        raise ValueError(f"concentration={concentration!r} must be a positive number, or two of them")
+    if not discount < pair[0]:
+        raise ValueError(f"discount={discount} must be less than the first number of concentration, {pair[0]}")
+    return StickPrior(float(pair[0]), float(pair[1]), float(discount))
+
+
+def translated(given: Mapping[str, Any], concentration: Any, discount: float, max_components: int | None) -> GivenPrior:
+    """The parts of a prior by our names, and what is given with them by the names of `BayesianGaussianMixture`."""
+    unknown = sorted(set(given) - {*_PARTS, *THEIRS})
+    if unknown:
+        raise ValueError(f"prior has no part {unknown[0]!r}; its parts are {', '.join(map(repr, (*_PARTS, *THEIRS)))}")
+    twice = [part for part in _PARTS if part in given and f"{part}_prior" in given]
+    if twice:
+        raise ValueError(f"prior has both {twice[0]!r} and '{twice[0]}_prior', which are the same")
+    if given.get(_TYPE, "dirichlet_process") != "dirichlet_process":
+        raise ValueError(f"prior[{_TYPE!r}]={given[_TYPE]!r}: an infinite mixture has 'dirichlet_process' only")
+    most = given.get(_MOST)
+    if most is not None:
+        max_components = whole_number(f"prior[{_MOST!r}]", most)
+    # None stands for a default there
+    parts = {name.removesuffix("_prior"): value for name, value in given.items() if value is not None}
+    if "weight_concentration" in parts:
+        concentration = positive_number(f"prior[{_WEIGHTS!r}]", parts["weight_concentration"])
+    alpha = stick_prior(concentration, discount)
+    return GivenPrior({name: parts[name] for name in _PARTS if name in parts}, alpha, max_components)
+
+
+def gaussian_prior(shard: Shard, covariance_type: str, given: Mapping[str, Any]) -> GaussianPrior:
+    """The Gaussian–Wishart or normal–gamma prior, by what a user gave of it."""
+    column_means, variances = shard.column_moments()
+    D = len(column_means)
+    kind, family = KINDS[covariance_type], FAMILIES[covariance_type]
+    least = kind.least_degrees(D)
+    m = checked_shape(given.get("mean", column_means), (D,), "prior['mean']")
+    beta = positive_number("prior['mean_precision']", given.get("mean_precision", 0.01))
+    nu = positive_number("prior['degrees_of_freedom']", given.get("degrees_of_freedom", least + 3))
+    if nu <= least:
+        raise ValueError(f"prior['degrees_of_freedom']={nu} must be greater than n_features - 1 = {least}")
+    if "covariance" not in given:
+        # a constant column gets a tiny variance of its own
+        floor = CovarianceLimits.for_data(0.0, column_means, variances).smallest
+        S = nu * np.maximum(variances, floor)
+        fits_beta = "mean_precision" not in given
+        own = np.where(variances < floor, floor, 0.0) if (variances < floor).any() else None
+        return GaussianPrior(kind, beta, m, nu, family.scatter.diagonal(S), LEAST_SCALE * S, fits_beta, own)
+    S = checked_shape(given["covariance"], family.scatter.entry(D), "prior['covariance']")
+    if not family.is_positive(S):
+        raise ValueError(f"prior['covariance'] must be {family.requirement}")
+    return GaussianPrior(kind, beta, m, nu, S)
+
+
 class InfiniteEstimator(MixtureEstimator):
     """Base of the infinite mixtures: subclasses make the prior, publish a mixture and rebuild it from attributes."""
 
-    _parameter_constraints: ClassVar[Constraints] = {
-        **Estimator._parameter_constraints,
-        "accelerate": ["boolean"],
+    _constraints: ClassVar[Constraints] = {
         "truncation": [one_of("nested", "fixed")],
-        "max_components": [None, FROM_ONE],
-        "n_candidates": [None, FROM_ONE],
         "min_split_gain": [NOT_NEGATIVE],
         "min_component_weight": [NOT_NEGATIVE],
         "concentration": [POSITIVE, tuple, list, one_of("gamma"), dict],
         "discount": [Number(Real, 0, 1, closed="left")],
+        "max_iter": [FROM_ONE],
         "tol": [POSITIVE],
-        "n_init": [FROM_ONE],
         "init_params": [one_of(*MEANS_METHODS), "array-like"],
     }
     accelerate: bool
@@ -296,8 +389,7 @@ class InfiniteEstimator(MixtureEstimator):
         return self._infinite().local
 
     def _log_likelihood(self, data: Input) -> float:
-        totals = data.shard.run(Answer(self._infinite(), "total"))
-        return float(sum(totals))
+        return float(sum(data.shard.run(Answer(self._infinite(), "total"))))
 
 
 def leaf_size(n_rows: int) -> int:

@@ -2,6 +2,13 @@
 
 Arrays and sparse matrices are used where they lie; float16, integers and Fortran order are converted block by block
 inside the passes. Files are read whole if they fit comfortably into memory and streamed otherwise.
+
+Rows of weight 0 are no rows. They are left out before there is a shard, and so have no part in anything: not in sums,
+samples, thresholds by the number of rows, ranges of columns or cells of a tree. What a fit finds is what it finds in
+the other rows alone; where rows have labels, those left out get theirs from the centres.
+
+Weights far from one are counted in a unit of their own, a power of two, so that squares of sums of them neither
+overflow nor vanish. Nothing is rounded by that; sums that are told to the user are told in the user's unit.
 """
 
 from __future__ import annotations
@@ -20,26 +27,31 @@ from sklearn.base import ClusterMixin
 from sklearn.utils.validation import check_is_fitted
 
 from globular import machine
+from globular.algorithms.kmeans.probing import find_labels
 from globular.algorithms.mixtures.missing import IncompleteRows
 from globular.data.blocks import Source, working_dtype
 from globular.data.columns import reading
 from globular.data.open import Given, counting_column, is_collection, tell
 from globular.data.sources import choose_rows
 from globular.errors import DataError, DeviceError
-from globular.estimators.devices import device_for, lies_on_card
-from globular.estimators.distributed import sample_of
+from globular.estimators.elsewhere import device_for, lies_on_card, sample_of
 from globular.estimators.running import warn_user
 from globular.estimators.validation import check_weights, has_columns_of, validated
-from globular.estimators.weights import ORDINARY, LeftOut, Weights
 from globular.model.statistics import F64
 from globular.passes.dask.opening import are_on_workers, open_on_workers
 from globular.passes.registry import check_card_memory, rows_on_card, shard_on_card, shard_over
-from globular.seam.passes import Labels
+from globular.seam.passes import Assign, Index, Labels
 from globular.seam.shard import Shard
 from globular.threads import resolve_threads
 
 logger = logging.getLogger("globular")
 
+ORDINARY = 2.0**-64, 2.0**64
+"""Where the largest weight lies between these the unit is one."""
+TOTALS = 2.0**-1022, 2.0**1000
+"""The least and the most that all weights may add up to."""
+EXACT_BELOW = 500
+"""Number of centres from which rows left out may look at the centres of a few cells alone."""
 SMALLEST_VARIANCE = 2.0**-912
 """Rows that differ by less are refused: squares of differences as small as the rounding of a mean would vanish."""
 FIRST = np.zeros(1, dtype=np.intp)
@@ -48,6 +60,79 @@ ROWS_LOOKED_AT = 10_000
 """Rows by which it is told that a column numbers them."""
 MEMORY_SHARE = 0.25
 """Files and memory maps up to this share of the machine's memory are read whole."""
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOut:
+    """The rows of weight 0."""
+
+    rows: Index
+    """Their numbers in X."""
+    counted: Index
+    """Those of the rows that a fit is made on."""
+    open_rows: Callable[[Index], Shard]
+    """A shard over rows of these numbers."""
+
+    def join(self, labels: Labels, centers: F64, *, exact: bool) -> Labels:
+        """The labels of all rows of X, from those of the rows that count; the others take the closest centre."""
+        shard = self.open_rows(self.rows)
+        if exact or len(centers) < EXACT_BELOW:
+            shard.run(Assign(centers, want="labels"))
+        else:
+            find_labels(shard, centers, np.random.default_rng(0))
+        return self.in_order(labels, shard.labels)
+
+    def in_order(self, counted: Labels, others: Labels) -> Labels:
+        """Labels of the rows that count and of the others, in the order of X."""
+        joined = np.empty(1 + max(self.rows[-1], self.counted[-1]), dtype=np.int32)
+        joined[self.rows], joined[self.counted] = others, counted
+        return joined
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """Checked sample weights."""
+
+    values: F64 | None
+    """In units of `unit`, of the rows that count; None where all count alike."""
+    unit: float = 1.0
+    rows: Index | None = None
+    """The numbers of the rows that count, ascending; None where these are all."""
+    zeros: Index | None = None
+    """Those of the others."""
+
+    @classmethod
+    def of(cls, given: F64 | None, at_least: int = 1, *, are_counts: bool = False) -> Weights:
+        """From weights that are at least 0, and not all 0; those that are numbers of rows have the unit one.
+
+        Where fewer rows than `at_least` count, though X has more, they are repeated and the copies share the weight:
+        what wants more clusters than there are rows wants clusters of equal rows.
+        """
+        if given is None:
+            return cls(None)
+        weights, unit = given, 1.0
+        if not are_counts:
+            with np.errstate(over="ignore"):
+                total = float(given.sum())
+            if not TOTALS[0] <= total <= TOTALS[1]:
+                raise ValueError(
+                    f"sample_weight adds up to {total:.3g}, beyond what float64 can count; scale it to about 1 per row"
+                )
+            if not ORDINARY[0] <= (largest := float(given.max())) <= ORDINARY[1]:
+                exponent = int(np.frexp(largest)[1]) - 1
+                weights, unit = np.ldexp(given, -exponent), float(np.ldexp(1.0, exponent))
+        if (weights > 0).all():
+            return cls(weights, unit)
+        rows, zeros = np.flatnonzero(weights > 0), np.flatnonzero(weights == 0)
+        wanted = min(at_least, len(weights))
+        if len(rows) < wanted:
+            rows = np.sort(np.resize(rows, wanted))
+            weights = weights / np.bincount(rows, minlength=len(weights)).clip(min=1)
+        return cls(weights[rows], unit, rows, zeros)
+
+    def left_out(self, open_rows: Callable[[Index], Shard]) -> LeftOut | None:
+        """The rows that do not count, opened by a function of their numbers when they are wanted."""
+        return None if self.rows is None or self.zeros is None else LeftOut(self.zeros, self.rows, open_rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,31 +188,51 @@ def open_input(
     if not reset and "n_features_in_" not in vars(estimator):
         check_is_fitted(estimator)
     device = device_for(estimator, X)
-    if device != "cpu":
-        return _open_on_card(estimator, X, sample_weight, device, reset, unit_rows, n_threads, at_least)
-    given = tell(X)
-    source = given.open()
+    on_card = device != "cpu"
+    over: Any = partial(shard_on_card, device=device)
+    if not on_card:
+        over = partial(shard_over, n_threads=resolve_threads(n_threads))
+    given = None if lies_on_card(X) else tell(X)
+    source = None if given is None else given.open()
+    accept_sparse &= not on_card
     check = partial(validated, estimator, source=source, reset=reset, accept_sparse=accept_sparse, n_threads=n_threads)
-    if are_on_workers(given):
+    if given is None:
+        rows = X
+    elif are_on_workers(given):
+        if on_card:
+            raise DeviceError(f"device={device!r}: rows on Dask workers stay there; leave device='auto'")
         check(sample_of(X) if source is None else source.take(FIRST))
         return _open_on_workers(estimator, given, sample_weight, unit_rows, n_threads)
-    if source is None or _fits(source):
-        matrix = rows = check(given.value if source is None else source.whole())
-        n_rows = matrix.shape[0]
+    elif source is None or (_fits(source) and not on_card):
+        rows = check(given.value if source is None else source.whole())
     else:
         check(source.take(FIRST))
-        matrix, rows, n_rows = None, source, source.n_rows
-        logger.info("%s: streamed", source.name)
-    if reset and "feature_names_in_" in vars(estimator):
-        _warn_of_ids(estimator, rows if matrix is None else matrix)
+        rows = source
+    in_memory = not (on_card or isinstance(rows, Source))
+    if on_card:
+        rows = rows_on_card(rows, device, at_least, estimator._card_bytes_per_row)
+        if given is None and not has_columns_of(estimator, rows, reset=reset):
+            raise ValueError(
+                f"X has {rows.shape[1]} features, but {type(estimator).__name__} is expecting "
+                f"{estimator.n_features_in_} features as input"
+            )
+        sample_weight = sample_weight.cpu().numpy() if hasattr(sample_weight, "cpu") else sample_weight
+    else:
+        if not in_memory:
+            logger.info("%s: streamed", rows.name)
+        if reset and "feature_names_in_" in vars(estimator):
+            _warn_of_ids(estimator, rows)
+    n_rows = rows.n_rows if isinstance(rows, Source) else rows.shape[0]
     weights = Weights.of(check_weights(sample_weight, n_rows), at_least, are_counts=are_counts)
-    over = partial(shard_over, unit_rows=unit_rows, n_threads=resolve_threads(n_threads))
-    left_out = weights.left_out(lambda numbers: over(choose_rows(rows, numbers)))
     counted = choose_rows(rows, weights.rows)
-    shard = over(counted, weights.values)
+    shard: Shard = over(counted, weights.values, unit_rows=unit_rows)
+    if on_card and reset:
+        check_card_memory(shard, at_least, estimator._card_bytes_per_row)
     return Input(
-        shard, working_dtype(rows.dtype), shard.n_rows, shard.n_columns, None if matrix is None else counted, left_out,
-        weights.unit, is_streamed=matrix is None,
+        shard, shard.dtype if on_card else working_dtype(rows.dtype), shard.n_rows, shard.n_columns,
+        counted if in_memory else None,
+        weights.left_out(lambda numbers: over(choose_rows(rows, numbers), None, unit_rows=unit_rows)),
+        weights.unit, is_streamed=not (on_card or in_memory),
     )  # fmt: skip
 
 
@@ -164,47 +269,6 @@ def _warn_of_ids(estimator: Any, rows: Any) -> None:
         )
 
 
-def _open_on_card(
-    estimator: Any,
-    X: Any,
-    sample_weight: Any,
-    device: str,
-    reset: bool,
-    unit_rows: bool,
-    n_threads: int | None,
-    at_least: int,
-) -> Input:
-    """A shard on a card over a tensor there, an array or files, which are read block by block."""
-    needed = at_least, estimator._card_bytes_per_row
-    if not lies_on_card(X):
-        given = tell(X)
-        source = given.open()
-        if are_on_workers(given):
-            raise DeviceError(f"device={device!r}: rows on Dask workers stay there; leave device='auto'")
-        checked = validated(
-            estimator, given.value if source is None else source.take(FIRST), source, reset=reset, accept_sparse=False,
-            n_threads=n_threads,
-        )  # fmt: skip
-        rows = rows_on_card(checked if source is None else source, device, *needed)
-    else:
-        rows = rows_on_card(X, device, *needed)
-        if not has_columns_of(estimator, rows, reset=reset):
-            raise ValueError(
-                f"X has {rows.shape[1]} features, but {type(estimator).__name__} is expecting "
-                f"{estimator.n_features_in_} features as input"
-            )
-    if hasattr(sample_weight, "cpu"):
-        sample_weight = sample_weight.cpu().numpy()
-    n_rows = rows.n_rows if isinstance(rows, Source) else len(rows)
-    weights = Weights.of(check_weights(sample_weight, n_rows), at_least)
-    over = partial(shard_on_card, device=device, unit_rows=unit_rows)
-    shard = over(choose_rows(rows, weights.rows), weights.values)
-    if reset:
-        check_card_memory(shard, *needed)
-    left_out = weights.left_out(lambda numbers: over(choose_rows(rows, numbers), None))
-    return Input(shard, shard.dtype, shard.n_rows, shard.n_columns, left_out=left_out, unit=weights.unit)
-
-
 def _fits(source: Source) -> bool:
     size = source.n_rows * source.n_columns * source.dtype.itemsize
     return source.in_memory or source.is_sparse or size <= MEMORY_SHARE * machine.physical_memory()
@@ -237,15 +301,11 @@ def mean_variance(data: Input) -> float:
         raise ValueError("X has values too large for float64: their squares overflow; scale X down")
     if not math.isfinite(spread * data.shard.total_weight * data.unit):
         raise ValueError("sample_weight times the squares of X overflows in float64; scale sample_weight or X down")
-    if variance < SMALLEST_VARIANCE and not _is_constant(data.shard, means):
-        raise ValueError(
-            "X has values too close to each other for float64: squares of their differences underflow; "
-            "scale X up by a power of two, so that nothing is lost and nothing overflows"
-        )
+    if variance < SMALLEST_VARIANCE:
+        first = data.shard.take(data.shard.locate(np.zeros(1), "weights"))
+        if (np.abs(first - means) > 1e-12 * np.abs(means)).any():  # else all rows that have a weight are the same
+            raise ValueError(
+                "X has values too close to each other for float64: squares of their differences underflow; "
+                "scale X up by a power of two, so that nothing is lost and nothing overflows"
+            )
     return variance
-
-
-def _is_constant(shard: Shard, means: F64) -> bool:
-    """Whether all rows that have a weight are the same; only for rows whose variance says nothing."""
-    first = shard.take(shard.locate(np.zeros(1), "weights"))
-    return bool((np.abs(first - means) <= 1e-12 * np.abs(means)).all())

@@ -9,12 +9,12 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from globular.algorithms.kmeans.pipeline import ALGORITHMS, QUALITIES, PipelineOptions, kmeans, most_bytes
+from globular.algorithms.kmeans.pipeline import ALGORITHMS, QUALITIES, PipelineOptions, kmeans
 from globular.algorithms.seeding.named import Start
 from globular.algorithms.steps import Step, mapped
 from globular.estimators.centroids import CentroidEstimator
 from globular.estimators.inputs import Input, mean_variance
-from globular.estimators.parameters import DEVICE, Constraints, one_of
+from globular.estimators.parameters import Constraints, one_of
 from globular.estimators.running import INTERRUPTED, warn_user
 from globular.estimators.starts import continues, starting_centers
 from globular.model.history import ITERATIONS, History
@@ -121,13 +121,9 @@ class KMeans(CentroidEstimator):
     copy_x: bool = True
 
     _hurries = True
-    _parameter_constraints: ClassVar[Constraints] = {
-        **CentroidEstimator._parameter_constraints,
+    _constraints: ClassVar[Constraints] = {
         "algorithm": [one_of("auto", *ALGORITHMS, *NAMES_ELSEWHERE)],
         "quality": [one_of(*QUALITIES)],
-        "exact_labels": ["boolean"],
-        "device": [DEVICE],
-        "copy_x": ["boolean"],
     }
 
     def _options(self, tol: float = 0.0) -> PipelineOptions:
@@ -157,9 +153,6 @@ class KMeans(CentroidEstimator):
             return start
 
         return kmeans(data.shard, seed, options, random_state)
-
-    def _most_bytes(self, data: Input) -> int:
-        return most_bytes(self.n_clusters, data.n_rows, data.n_columns)
 
     @property
     def _card_bytes_per_row(self) -> int:

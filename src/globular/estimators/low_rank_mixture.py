@@ -13,22 +13,22 @@ from sklearn.utils.validation import check_is_fitted
 from globular.algorithms.kmeans.variational import VariationalOptions
 from globular.algorithms.mixtures.em import EMOptions, covariance_limits
 from globular.algorithms.mixtures.low_rank import find_low_rank_members, low_rank_em, start_low_rank
-from globular.algorithms.mixtures.starts import GivenStart, settled
+from globular.algorithms.mixtures.starts import settled
 from globular.algorithms.seeding.named import STARTS
 from globular.algorithms.steps import Finding, Run
-from globular.estimators.distributed import lazily
-from globular.estimators.fitted import checked_floats
-from globular.estimators.inputs import Input
-from globular.estimators.memory import check_allocation, low_rank_bytes
+from globular.estimators.checks import check_allocation, checked_floats, fit_bytes
+from globular.estimators.elsewhere import lazily
+from globular.estimators.inputs import EXACT_BELOW, Input
 from globular.estimators.mixture import GaussianMixture
 from globular.estimators.mixtures import N_CANDIDATES, MixtureEstimator
-from globular.estimators.parameters import FROM_ONE, Constraints, one_of
+from globular.estimators.parameters import Constraints, one_of
 from globular.estimators.starts import choose_centers
-from globular.estimators.weights import EXACT_BELOW
 from globular.model.covariances.families import with_factors
 from globular.model.gaussian import GaussianParameters
+from globular.model.given import GivenStart
 from globular.model.low_rank import NOISES, LowRankParameters, isotropic_factors
 from globular.model.statistics import F64, I64
+from globular.passes.limits import COSTS_AT_ONCE, NOMINEES
 from globular.seam.answers import Blurred, LowRank
 from globular.seam.passes import Labels
 from globular.seam.shard import Shard, answer
@@ -58,10 +58,7 @@ class LowRankGaussianMixture(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
         covariance is then ``inv(T) @ diag(noise) @ inv(T).T`` with one unit lower triangular T, taken from the rows
         within k-means cells, and `noise` says what has a variance beside what the columns before say of it
         ("spherical": all columns in units of what they share). The fit keeps a copy of the rows.
-    n_candidates : int, default=5
-        C′, the components that each row keeps.
-    tol : float, default=1e-3
-        Stop when the mean lower bound of a row has changed by less than this in three iterations running.
+    {n_candidates, tol_of_bound}
     reg_covar : float or "auto", default="auto"
         Added to the variances of the noise, those of a column given the ones before it if noise is correlated; see
         :class:`GaussianMixture`.
@@ -72,9 +69,7 @@ callable, default="auto"
         Starting means: the name of a seeding, improved by swaps and k-means steps; an array of shape (n_components,
         n_features), which stays as it is; or a function ``(X, n_components, random_state) -> array``. Factors begin as
         the principal components of their cells.
-    n_init : int, default=1
-        Number of runs from different starts, of which the best is kept.
-    {max_time, random_state, warm_start, verbose, callbacks, n_threads}
+    {n_runs, max_time, random_state, warm_start, verbose, callbacks, n_threads}
 
     Attributes
     ----------
@@ -89,10 +84,8 @@ callable, default="auto"
         The most likely component of every row; from 500 components on, of those found by way of cells.
     lower_bound_ : float
         Mean free energy of a row, a lower bound of its log-likelihood, at the parameters the last iteration began with.
-    lower_bounds_ : list of float
-        The same for every iteration of the best run. With ``reg_covar=0`` it never falls.
-    history_ : :class:`globular.model.history.History`
-        One record per iteration of the best run; objectives are free energies of all rows.
+        With ``reg_covar=0`` it never falls.
+    {lower_bounds_, history_}
     n_distances_ : int
         Densities (or distances) of a row and a component evaluated in the whole fit, its start apart.
     converged_, n_iter_, stopped_
@@ -132,12 +125,8 @@ callable, default="auto"
     callbacks: Any = None
     n_threads: int | None = None
 
-    _parameter_constraints: ClassVar[Constraints] = {
-        **MixtureEstimator._parameter_constraints,
-        "n_factors": [FROM_ONE],
+    _constraints: ClassVar[Constraints] = {
         "noise": [one_of(*NOISES)],
-        "correlated_noise": ["boolean"],
-        "n_candidates": [FROM_ONE],
         "init": [one_of(*STARTS), "array-like", callable],
     }
 
@@ -182,10 +171,11 @@ callable, default="auto"
         return isotropic_factors(means, variance, self._q(means.shape[1]))
 
     def _most_bytes(self, data: Input) -> int:
-        return low_rank_bytes(
-            data.n_rows, data.n_columns, self.n_components, self._q(data.n_columns), C_prime=self._C_prime,
-            n_threads=resolve_threads(self.n_threads), correlated=self.correlated_noise,
-        )  # fmt: skip
+        (N, D), n_threads = (data.n_rows, data.n_columns), resolve_threads(self.n_threads)
+        # candidates with densities and their order; a copy of the rows in the coordinates of the noise, and matrices
+        n_words = 8 + 6 * (self._C_prime + NOMINEES) + D * self.correlated_noise
+        n_numbers = self.n_components * D * (1 + self._q(D)) + 2 * D * D * self.correlated_noise
+        return fit_bytes(N, D, n_numbers, n_words, n_threads) + 32 * COSTS_AT_ONCE * n_threads
 
     def _publish_mixture(self, mixture: Any, dtype: np.dtype[Any]) -> None:
         columns = mixture.in_columns(resolve_threads(self.n_threads))
@@ -238,11 +228,7 @@ callable, default="auto"
 
         Parameters
         ----------
-        X : array, data frame, source or path
-        exact : bool, default=True
-            False looks only at the components of a few of about √C cells of means.
-        min_log_density : float, optional
-            Rows whose log-density (`score_samples`) is below are noise, and get −1.
+        {X, exact, min_log_density}
         """
         found = self._answer(X, "components", partial(self._asked, exact=exact))
         return self._without_noise(X, found, min_log_density, exact=exact)
@@ -253,9 +239,7 @@ callable, default="auto"
 
         Parameters
         ----------
-        X : array, data frame, source or path
-        exact : bool, default=True
-            False gives a lower bound from the `n_candidates` components that are found by way of cells.
+        {X, bounded}
         """
         return self._answer(X, "log_densities", partial(self._asked, exact=exact))
 
@@ -268,9 +252,7 @@ callable, default="auto"
 
         Parameters
         ----------
-        X : array, data frame, source or path
-        exact : bool, default=True
-            See `predict`.
+        {X, exact}
         """
         check_is_fitted(self)
         return self._answer(X, "factors", partial(self._asked, exact=exact), self.loadings_.shape[1])
@@ -305,12 +287,7 @@ callable, default="auto"
         if mixture.coordinates is None:
             ask = partial(self._asked, mixture=noisier, noise=added[None, :], exact=exact)
             return self._answer(X, "reconstruction", ask, D)
-        return self._reconstruct_by_matrices(X, mixture, noisier, added, exact=exact)
-
-    def _reconstruct_by_matrices(
-        self, X: Any, mixture: LowRankParameters, noisier: LowRankParameters, added: F64, *, exact: bool
-    ) -> F64:
-        """Rows before noise was added: where that of the model is correlated, both together are D × D."""
+        # noise of the model that is correlated is D × D together with what was added
         (C, D), data = mixture.means.shape, self._open(X, None, reset=False)
         check_allocation(
             8 * (4 * C * D * D + data.n_rows * D), f"{C} matrices of {D} columns, and the rows",

@@ -19,25 +19,23 @@ from globular.algorithms.mixtures.nested import BatchOptions, nested_mixture, ro
 from globular.algorithms.mixtures.noise import noisy_mixture
 from globular.algorithms.mixtures.pipeline import search_is_short
 from globular.algorithms.mixtures.probing import begin_truncated
-from globular.algorithms.mixtures.starts import STARTS, GivenStart, StartOptions, starting_mixture, variational_means
+from globular.algorithms.mixtures.starts import STARTS, StartOptions, starting_mixture, variational_means
 from globular.algorithms.mixtures.stepwise import Candidates, Learned, one_batch
 from globular.algorithms.steps import Finding, Run
 from globular.data.sources import choose_rows
 from globular.errors import DeviceError
-from globular.estimators.arguments import given_start
-from globular.estimators.chunky_mixture import check_tree, resolved_candidates, resolved_max_cells
-from globular.estimators.conditional import ConditionalMixture, checked_parameters
-from globular.estimators.fitted import checked_floats
-from globular.estimators.inputs import Input, mean_variance, open_incomplete
-from globular.estimators.memory import batch_bytes
+from globular.estimators.checks import batch_bytes, checked_floats
+from globular.estimators.chunky_mixture import check_tree, most_cells, resolved_candidates
+from globular.estimators.conditional import ConditionalMixture, checked_parameters, given_start
+from globular.estimators.inputs import Input, Weights, mean_variance, open_incomplete
 from globular.estimators.mixtures import N_CANDIDATES
 from globular.estimators.parameters import DEVICE, POSITIVE, Constraints, one_of
 from globular.estimators.running import exhaust
 from globular.estimators.validation import check_weights
 from globular.estimators.variational_mixture import N_NEIGHBORS, automatic_search, likely_components, truncated_bytes
-from globular.estimators.weights import Weights
 from globular.model.covariances import FAMILIES, SEPARABLE
 from globular.model.gaussian import GaussianParameters, isotropic_mixture
+from globular.model.given import GivenStart
 from globular.model.history import Clock
 from globular.model.noise import Noise
 from globular.model.statistics import F64, I64
@@ -367,7 +365,7 @@ class GaussianMixture(ConditionalMixture):
         # ends where EM would; only rows with few components each need memory that streamed rows have not
         few = resolved_candidates("auto", self.n_components)
         return ChunkyOptions(
-            self.max_iter, self.tol, max_cells=resolved_max_cells(None, data.n_rows, self.n_components),
+            self.max_iter, self.tol, max_cells=most_cells(data.n_rows, self.n_components),
             polish="always" if data.matrix is not None or few is None else "never", C_prime=few,
             learned_weights=self._learns_weights, previous_bound=previous_bound,
         )  # fmt: skip

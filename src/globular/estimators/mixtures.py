@@ -19,21 +19,27 @@ from globular.algorithms.infinite import infinite
 from globular.algorithms.kmeans import variational
 from globular.algorithms.mixtures import chunky, em, nested
 from globular.algorithms.mixtures.em import EMOptions, covariance_limits
-from globular.algorithms.mixtures.starts import GivenStart
 from globular.algorithms.steps import Finding, Run, Step, in_units, mapped, result_of
-from globular.estimators.arguments import checked_limit, rows_to_draw
 from globular.estimators.base import Estimator
-from globular.estimators.devices import where_x_is
-from globular.estimators.distributed import lazily
-from globular.estimators.fitted import check_common, check_components, check_indices, checked_floats
-from globular.estimators.inputs import Input, mean_variance, open_input
-from globular.estimators.memory import check_allocation, mixture_bytes
-from globular.estimators.parameters import AUTO, FROM_ONE, FROM_ZERO, NOT_NEGATIVE, Constraints
+from globular.estimators.checks import (
+    check_allocation,
+    check_common,
+    check_components,
+    check_indices,
+    checked_floats,
+    checked_limit,
+    mixture_bytes,
+    rows_to_draw,
+)
+from globular.estimators.elsewhere import lazily, where_x_is
+from globular.estimators.inputs import Input, mean_variance
+from globular.estimators.parameters import AUTO, FROM_ZERO, NOT_NEGATIVE, Constraints
 from globular.estimators.running import Fit, warn_user
 from globular.estimators.starts import continues, filled_up, spare_centers
 from globular.model.covariances import FAMILIES, CovarianceLimits
 from globular.model.exponential import ExponentialMixture
 from globular.model.gaussian import GaussianParameters, isotropic_mixture
+from globular.model.given import GivenStart
 from globular.model.history import KMEANS, SEEDS, Clock, History, Record
 from globular.model.noise import Noise
 from globular.model.statistics import F64, I64
@@ -63,19 +69,10 @@ class Preparation:
 class MixtureEstimator(DensityMixin, Estimator):
     """Base of the mixtures: subclasses say how a run begins (`_start`), and may take more than the mixture from it."""
 
-    _parameter_constraints: ClassVar[Constraints] = {
-        **Estimator._parameter_constraints,
-        "n_components": [FROM_ONE],
-        "reg_covar": [NOT_NEGATIVE, AUTO],
-        "max_iter": [FROM_ZERO],
-        "n_init": [FROM_ONE],
-        "warm_start": ["boolean"],
-    }
+    _constraints: ClassVar[Constraints] = {"reg_covar": [NOT_NEGATIVE, AUTO], "max_iter": [FROM_ZERO]}
     _on_cards = "GaussianMixture"
     _derived: ClassVar[Mapping[str, str]] = {}
     """Attributes that follow from another one, which answers are made from; setting them would change no answer."""
-    _weights_are_counts = False
-    """Whether a weight of two is two rows rather than twice as much as one."""
     n_components: int
     covariance_type: str
     reg_covar: float | str
@@ -107,37 +104,9 @@ class MixtureEstimator(DensityMixin, Estimator):
     def _check_fit(self, data: Input) -> None:
         """Refuse parameters that do not go with the data or with each other."""
 
-    def _check_rows(self, data: Input) -> None:
-        """Refuse too few rows."""
-        if data.n_rows < self.n_components:
-            raise ValueError(
-                f"n_samples={data.n_rows} should be >= n_components={self.n_components}; ask for fewer components"
-            )
-
     def _given(self, data: Input) -> GivenStart:
         """The parts of a start that the parameters hold."""
         return GivenStart(self.covariance_type)
-
-    def _begin(self, X: Any, sample_weight: Any, *, watched: bool) -> Iterator[Record]:
-        self._validate_params()
-        return self._begin_with(self._open(X, sample_weight, reset=True), Clock(), watched)
-
-    def _begin_with(self, data: Input, clock: Clock, watched: bool) -> Iterator[Record]:
-        """Check what is left, and start."""
-        self._check_rows(data)
-        return self._run(data, clock, watched)
-
-    def _checked_start(self, data: Input) -> GivenStart:
-        """What is known of the start, after the checks that look at rows."""
-        mean_variance(data)  # for its check
-        self._check_fit(data)
-        given = self._given(data)
-        if continues(self, "means_"):
-            given = self._last_fit(data)
-        n_bytes = self._most_bytes(data)
-        if n_bytes is not None:
-            check_allocation(0, "the fit, beside X", "take fewer components", at_most=n_bytes)
-        return given
 
     def _last_fit(self, data: Input) -> GivenStart:
         """Where the last fit ended."""
@@ -159,7 +128,6 @@ class MixtureEstimator(DensityMixin, Estimator):
         )  # fmt: skip
 
     def _run(self, data: Input, clock: Clock, watched: bool) -> Iterator[Record]:
-        """All runs of a fit, the best of which is kept."""
         random_state = check_random_state(self.random_state)
         limits = cache(lambda: covariance_limits(data.shard, EMOptions(reg_covar=self.reg_covar)))
         fit = Fit(self, data.n_rows, max_iter=self.max_iter, max_time=self.max_time, clock=clock, watched=watched)
@@ -183,7 +151,14 @@ class MixtureEstimator(DensityMixin, Estimator):
             return self.lower_bound_
 
         try:
-            given = self._checked_start(data)
+            mean_variance(data)  # for its check
+            self._check_fit(data)
+            given = self._given(data)
+            if continues(self, "means_"):
+                given = self._last_fit(data)
+            n_bytes = self._most_bytes(data)
+            if n_bytes is not None:
+                check_allocation(0, "the fit, beside X", "take fewer components", at_most=n_bytes)
             yield from fit.best_of(
                 1 if given.continues else self.n_init,
                 lambda: in_units(begin(given), data.unit),
@@ -330,22 +305,18 @@ class MixtureEstimator(DensityMixin, Estimator):
         check_is_fitted(self)
         return self._mixture().sample(rows_to_draw(n_samples), check_random_state(self.random_state))
 
-    def _open(self, X: Any, sample_weight: Any, *, reset: bool) -> Input:
-        return open_input(
-            self, X, sample_weight, reset=reset, accept_sparse=False, n_threads=self.n_threads,
-            at_least=self._n_rows_wanted() if reset else 1, are_counts=self._weights_are_counts,
-        )  # fmt: skip
-
-    def _n_rows_wanted(self) -> int:
-        """As many rows as there are components."""
-        return self.n_components
-
     def _mixture(self) -> GaussianParameters:
         """The fitted mixture; the last one, with its factors, as long as nobody has changed an attribute."""
         given = self.weights_, self.means_, self.covariances_
         last: GaussianParameters | None = self.__dict__.get("_last_mixture")
         if last is None or last.family is not FAMILIES[self.covariance_type] or not last.holds(*given, self._noise):
-            last = self._last_mixture = self._checked_mixture()
+            means = checked_floats(self.means_, "means_", (None, self.n_features_in_))
+            weights = checked_floats(self.weights_, "weights_", means.shape[:1])
+            covariances = checked_floats(
+                self.covariances_, "covariances_", FAMILIES[self.covariance_type].shape(*means.shape)
+            )
+            last = GaussianParameters(weights, means, covariances, self.covariance_type, noise=self._noise).copy()
+            self._last_mixture = last
         return last
 
     def _seen(self) -> GaussianParameters:
@@ -360,16 +331,6 @@ class MixtureEstimator(DensityMixin, Estimator):
     def __getstate__(self) -> dict[str, Any]:
         state: dict[str, Any] = super().__getstate__()
         return {name: value for name, value in state.items() if name != "_last_mixture"}
-
-    def _checked_mixture(self) -> GaussianParameters:
-        means = checked_floats(self.means_, "means_", (None, self.n_features_in_))
-        return GaussianParameters(
-            checked_floats(self.weights_, "weights_", means.shape[:1]),
-            means,
-            checked_floats(self.covariances_, "covariances_", FAMILIES[self.covariance_type].shape(*means.shape)),
-            self.covariance_type,
-            noise=self._noise,
-        ).copy()
 
     def _check_state(self) -> None:
         """Refuse fitted attributes that do not go together; what has been read from a file may be anything."""
@@ -409,5 +370,4 @@ class MixtureEstimator(DensityMixin, Estimator):
         return self._log_likelihood(data), data.n_rows
 
     def _log_likelihood(self, data: Input) -> float:
-        totals = data.shard.run(Answer(self._mixture(), "total"))
-        return float(sum(totals))
+        return float(sum(data.shard.run(Answer(self._mixture(), "total"))))

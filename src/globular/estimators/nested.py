@@ -24,9 +24,8 @@ from globular.algorithms.kmeans.probing import N_PROBES, label_probes
 from globular.algorithms.seeding.named import Starting
 from globular.algorithms.steps import Step, mapped, result_of
 from globular.estimators.centroids import CentroidEstimator
-from globular.estimators.fitted import check_common, checked_floats
+from globular.estimators.checks import check_allocation, check_common, checked_floats
 from globular.estimators.inputs import MEMORY_SHARE, Input, mean_variance
-from globular.estimators.memory import check_allocation
 from globular.estimators.parameters import AUTO, FROM_ONE, Constraints, Number, one_of
 from globular.estimators.running import warn_user
 from globular.estimators.starts import starting_centers
@@ -144,14 +143,11 @@ class NestedMiniBatchKMeans(CentroidEstimator):
     n_threads: int | None = None
 
     _least_label = -1  # of a row that was in no batch yet
-    _parameter_constraints: ClassVar[Constraints] = {
-        **CentroidEstimator._parameter_constraints,
+    _counts_starts = True
+    _constraints: ClassVar[Constraints] = {
         "batch_size": [AUTO, FROM_ONE],
         "search": [one_of("auto", *SEARCHES)],
-        "init_size": [None, FROM_ONE],
-        "max_no_improvement": [None, FROM_ONE],
         "reassignment_ratio": [Number(Real, 0, 1, closed="both")],
-        "compute_labels": ["boolean"],
     }
 
     def fit_predict(self, X: Any, y: Any = None, sample_weight: Any = None) -> Labels:
@@ -183,7 +179,7 @@ class NestedMiniBatchKMeans(CentroidEstimator):
         options = replace(self._options(settings), b0=data.n_rows, nested=False, remove_old=False)
         swaps = isinstance(self.init, str)  # centres that were given stay with their rows
         if first:
-            self._refuse_few_rows(data)
+            self._check_rows(data)
             # swaps on few rows per cluster suit those more than the rows to come
             start = result_of(self._start(data, random_state, swapped=data.n_rows >= settings.init_rows))
             votes = first_votes(data.shard, start.centers, options, rng) if swaps else Votes.none(start.centers)
@@ -228,14 +224,6 @@ class NestedMiniBatchKMeans(CentroidEstimator):
             data.is_streamed, self.batch_size, init_size,
         )  # fmt: skip
 
-    def _warn_of_few_rows(self) -> None:
-        if self.init_size is not None and self.init_size < self.n_clusters:
-            warn_user(
-                f"init_size={self.init_size} should be larger than n_clusters={self.n_clusters}: 3 * n_clusters rows "
-                "are taken instead",
-                RuntimeWarning,
-            )
-
     def _choose(self, data: Input) -> NestedSettings:
         """Settle what "auto" means; says beforehand what bounds will take."""
         settings = self._settings(data)
@@ -270,7 +258,7 @@ class NestedMiniBatchKMeans(CentroidEstimator):
         return best_start(
             sample.shard,
             partial(starting_centers, self, sample, random_state),
-            1 if self.warm_start else self._n_init,
+            1 if self.warm_start else self._n_starts,
             random_state,
             swapped=swapped,
             unit_centers=self.metric == "cosine",
@@ -288,7 +276,12 @@ class NestedMiniBatchKMeans(CentroidEstimator):
         return Input(shard, data.dtype, len(rows), data.n_columns, None if data.matrix is None else data.matrix[rows])
 
     def _steps(self, data: Input, random_state: np.random.RandomState) -> Iterator[Step[Any]]:
-        self._warn_of_few_rows()
+        if self.init_size is not None and self.init_size < self.n_clusters:
+            warn_user(
+                f"init_size={self.init_size} should be larger than n_clusters={self.n_clusters}: 3 * n_clusters rows "
+                "are taken instead",
+                RuntimeWarning,
+            )
         settings = self._choose(data)
         sample = self._sample(data, settings, random_state)
         unit = data.shard.total_weight / sample.shard.total_weight
@@ -304,13 +297,8 @@ class NestedMiniBatchKMeans(CentroidEstimator):
         yield from nested_kmeans(data.shard, start.centers, self._options(settings, variance), rng)
 
     def _most_bytes(self, data: Input) -> int:
-        return self._settings(data).most_bytes()
-
-    def _n_runs(self) -> int:
-        return 1  # `n_init` counts starts here
-
-    def _n_steps(self) -> int | None:
-        return None  # `max_iter` counts epochs
+        sampled = min(self._settings(data).init_rows, data.n_rows)  # as they are, twice
+        return super()._most_bytes(data) + 2 * data.dtype.itemsize * sampled * data.n_columns
 
     def _publish(self, data: Input, spare: Callable[[], F64], step: Step[Any], history: History) -> None:
         super()._publish(data, spare, step, history)

@@ -1,14 +1,15 @@
 """Parameters that several estimators have: what values they take, and one description for all docstrings.
 
-A line of names in braces in the docstring of an estimator, `{max_time, n_threads}`, stands for the descriptions of
-these parameters. They are filled in when the class is made, so `help` shows them, and by docs/docstrings.py for the
-site.
+A line of names in braces in the docstring of an estimator or of one of its methods, `{max_time, n_threads}`, stands for
+the descriptions of these parameters. They are filled in when the class is made, so `help` shows them, and by
+docs/docstrings.py for the site. Where a parameter has two descriptions one of them has a name of its own, before "=".
 """
 
 from __future__ import annotations
 
 import re
 from numbers import Integral, Real
+from textwrap import indent
 from typing import Any
 
 from sklearn.utils._param_validation import Interval, StrOptions
@@ -46,6 +47,10 @@ SEED = Number(Integral, 0, 2**32 - 1, closed="both")
 AUTO = one_of("auto")
 DEVICE = DeviceName({"auto"})
 
+BY_TYPE: Constraints = {"bool": ["boolean"], "int": [FROM_ONE], "int | None": [None, FROM_ONE]}
+"""What a parameter of this type must be, where its class says nothing else."""
+BY_NAME: Constraints = {"weights": [one_of("learned", "equal")], "device": [DEVICE]}
+
 _TEXT = """
 init : {"auto", "k-means++", "plain k-means++", "afk-mc2", "k-means||", "hierarchical", "random"}, array or \
 callable, default="auto"
@@ -77,19 +82,46 @@ n_threads : int or None, default=None
 device : {"auto", "cpu", "cuda", "cuda:N"}, default="auto"
     Where to compute. "auto" is the card that X lies on (a tensor of torch or CuPy), else the CPU; "cuda" copies X to
     the card. Needs ``pip install "globular[gpu]"``. What methods return for every row lies where X does.
+n_runs = n_init : int, default=1
+    Number of runs from different starts, of which the best is kept.
+weights : {"learned", "equal"}, default="learned"
+    Whether components have mixing weights of their own.
+n_candidates : int, default=5
+    C′, the components that each row keeps.
+tol_of_bound = tol : float, default=1e-3
+    Stop when the mean lower bound of a row has changed by less than this in three iterations running.
+reg_covar : float or "auto", default="auto"
+    Added to the variances; see :class:`GaussianMixture`.
+lower_bounds_ : list of float
+    The same for every iteration of the best run.
+history_ : :class:`globular.model.history.History`
+    One record per iteration of the best run; objectives are those bounds, of all rows.
+X : array, data frame, source or path
+y : ignored
+sample_weight : array of shape (n_samples,), optional
+exact : bool, default=True
+    False looks only at the components of a few of about √C cells of means: far fewer densities, and now and then the
+    second most likely component. Cells are drawn with a fixed seed, whatever `random_state`: the same rows get the
+    same answer.
+bounded = exact : bool, default=True
+    False gives a lower bound (Eq. 10) from the `n_candidates` components that are found by way of cells.
+min_log_density : float, optional
+    Rows whose log-density (`score_samples`) is below are noise, and get −1.
+missing : bool, default=False
+    Whether NaN is a value that is not known: such rows, in memory, are judged by the columns that are known of them,
+    with the log-density of these, and by all components. Otherwise NaN is an error.
 """
-DESCRIPTIONS = {entry.split()[0]: entry for entry in re.split(r"\n(?=\w)", _TEXT.strip())}
+DESCRIPTIONS = {entry.split()[0]: re.sub(r"^\w+ = ", "", entry) for entry in re.split(r"\n(?=\w)", _TEXT.strip())}
 """The description of a parameter by its name, for estimators that have it with this type and default."""
 _NAMES_IN_BRACES = re.compile(r"^( *)\{(\w+(?:, \w+)*)\}$", re.MULTILINE)
 
 
 def filled(docstring: str) -> str:
     """The docstring with the descriptions of parameters whose names stand in braces."""
-    return _NAMES_IN_BRACES.sub(_described, docstring)
 
+    def described(names: re.Match[str]) -> str:
+        if not all(name in DESCRIPTIONS for name in names[2].split(", ")):
+            return names[0]
+        return indent("\n".join(DESCRIPTIONS[name] for name in names[2].split(", ")), names[1])
 
-def _described(names: re.Match[str]) -> str:
-    if not all(name in DESCRIPTIONS for name in names[2].split(", ")):
-        return names[0]
-    text = "\n".join(DESCRIPTIONS[name] for name in names[2].split(", "))
-    return "\n".join(names[1] + line for line in text.split("\n"))
+    return _NAMES_IN_BRACES.sub(described, docstring)

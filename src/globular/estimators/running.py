@@ -68,11 +68,6 @@ class Fit:
         """Wall time since the fit began."""
         return self._clock.wall_seconds
 
-    @property
-    def interrupted(self) -> bool:
-        """Whether there was a Ctrl-C when there was something to keep."""
-        return self._interrupted_at is not None
-
     def best_of(
         self,
         n_runs: int,
@@ -159,14 +154,14 @@ class Fit:
         return reason
 
     def _finish(self, finish: Callable[[str], float], reason: str) -> tuple[float, str]:
-        reason = INTERRUPTED if self.interrupted else reason
+        reason = INTERRUPTED if self._interrupted_at is not None else reason
         return finish(reason), reason
 
     def _restore(self, attributes: dict[str, Any]) -> None:
         """The attributes of the best run, beside what is true of all of them."""
         vars(self.estimator).update(attributes)
         self.estimator.n_distances_ = self.n_distances
-        if self.interrupted:
+        if self._interrupted_at is not None:
             self.estimator.stopped_ = INTERRUPTED
 
     def _complete(self, work: Callable[[], Result]) -> Result:
@@ -219,7 +214,7 @@ class Fit:
         """Tell the callbacks, and the user if the fit was cut short by Ctrl-C."""
         for callback in self._callbacks:
             callback.on_fit_end(self.estimator, reason)
-        if self.interrupted:
+        if self._interrupted_at is not None:
             warn_user(
                 "fit was interrupted; the model holds the state of the last finished iteration", FitInterruptedWarning
             )

@@ -1,4 +1,4 @@
-"""Starting centres of the k-means family: a seeding by name, an array, a callable, or the last fit."""
+"""Where fits start: at centres or means by a named method, at arrays that the user gave, or at the last fit."""
 
 from __future__ import annotations
 
@@ -101,10 +101,30 @@ def choose_centers(
 def _check(centers: Any, n_clusters: int, data: Input, name: str, size_name: str = "n_clusters") -> F64:
     with naming(name):
         checked: F64 = check_array(centers, dtype=np.float64, input_name=name, copy=True)
-    for found, wanted, what in (
-        (checked.shape[0], n_clusters, f"the number of clusters {n_clusters} ({size_name})"),
-        (checked.shape[1], data.n_columns, f"the number of features of the data {data.n_columns}"),
-    ):
-        if found != wanted:
-            raise ValueError(f"{name}: The shape of the initial centers {checked.shape} does not match {what}")
+    if checked.shape != (n_clusters, data.n_columns):
+        raise ValueError(
+            f"{name}: The shape of the initial centers {checked.shape} does not match the number of clusters "
+            f"{n_clusters} ({size_name}) or the number of features of the data {data.n_columns}"
+        )
     return checked
+
+
+def checked_shape(values: Any, shape: tuple[int, ...], name: str, what: str = "") -> F64:
+    """A copy of values that a user gave as a float64 array; an error names the argument, and `what` it is elsewhere."""
+    array = np.asarray(values)
+    if array.shape != shape:
+        wanted = f". The parameter '{what}' should have the shape of {shape}, but got {array.shape}"
+        raise ValueError(f"{name} has shape {array.shape}{wanted if what else f', expected {shape}'}")
+    flat: F64 = check_array(array.reshape(1, -1), dtype=np.float64, input_name=name, copy=True)
+    return flat.reshape(shape)
+
+
+def checked_shares(values: Any, n: int, name: str, what: str = "") -> F64:
+    """The same for n numbers that add up to 1, but for what the user has rounded."""
+    shares = checked_shape(values, (n,), name, what)
+    if (shares < 0).any() or abs(shares.sum() - 1.0) > 1e-6:
+        raise ValueError(
+            f"{name} must be at least 0 and add up to 1, "
+            f"got a smallest of {shares.min():.6g} and a sum of {shares.sum():.6g}"
+        )
+    return np.asarray(shares / shares.sum())

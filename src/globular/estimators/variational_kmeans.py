@@ -14,10 +14,9 @@ from globular.algorithms.kmeans.swaps import swapped_start
 from globular.algorithms.kmeans.variational import HardModel, VariationalOptions, start_rows, variational_kmeans
 from globular.algorithms.steps import Step
 from globular.estimators.centroids import CentroidEstimator
-from globular.estimators.fitted import check_indices
+from globular.estimators.checks import check_indices, fit_bytes, words_of_neighbors
 from globular.estimators.inputs import Input, mean_variance
-from globular.estimators.memory import variational_bytes
-from globular.estimators.parameters import DEVICE, FROM_ONE, Constraints, Number, one_of
+from globular.estimators.parameters import Constraints, Number, one_of
 from globular.estimators.starts import starting_centers
 from globular.model.graph import Graph
 from globular.model.statistics import F64
@@ -99,14 +98,9 @@ class VariationalKMeans(CentroidEstimator):
     n_threads: int | None = None
     device: str = "auto"
 
-    _parameter_constraints: ClassVar[Constraints] = {
-        **CentroidEstimator._parameter_constraints,
-        "n_candidates": [FROM_ONE],
-        "n_neighbors": [FROM_ONE],
+    _constraints: ClassVar[Constraints] = {
         "n_random": [Number(Integral, 0, 15, closed="both")],
         "neighborhoods": [one_of("estimated", "exhaustive")],
-        "exact_labels": ["boolean"],
-        "device": [DEVICE],
     }
 
     def _steps(self, data: Input, random_state: np.random.RandomState) -> Iterator[Step[Any]]:
@@ -132,10 +126,9 @@ class VariationalKMeans(CentroidEstimator):
         yield from variational_kmeans(data.shard, chosen.centers, options, rng, graph)
 
     def _most_bytes(self, data: Input) -> int:
-        return variational_bytes(
-            data.n_rows, data.n_columns, self.n_clusters, self.n_neighbors, min(self.n_candidates, self.n_clusters),
-            self.n_random, itemsize=data.dtype.itemsize, n_threads=resolve_threads(self.n_threads),
-        )  # fmt: skip
+        C, D, G = self.n_clusters, data.n_columns, min(self.n_neighbors, self.n_clusters)
+        n_words = words_of_neighbors(min(self.n_candidates, C), self.n_random)
+        return fit_bytes(data.n_rows, D, C * (D + G * G), n_words, resolve_threads(self.n_threads))
 
     def _take_preparation(self, centers: F64, data: Input, spare: Callable[[], F64]) -> None:
         super()._take_preparation(centers, data, spare)

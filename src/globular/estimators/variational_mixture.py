@@ -13,24 +13,22 @@ from sklearn.utils.validation import check_is_fitted
 from globular.algorithms.kmeans.variational import VariationalOptions
 from globular.algorithms.mixtures.em import EMOptions, covariance_limits
 from globular.algorithms.mixtures.probing import begin_truncated, with_members
-from globular.algorithms.mixtures.starts import GivenStart, settled
+from globular.algorithms.mixtures.starts import settled
 from globular.algorithms.mixtures.variational import SoftModel
 from globular.algorithms.seeding.named import STARTS, Start
 from globular.algorithms.steps import Finding, Run, Step
 from globular.errors import DeviceError
 from globular.estimators.certificates import Certificate, of_mixture
+from globular.estimators.checks import check_indices, fit_bytes, mixture_bytes, words_of_neighbors
 from globular.estimators.conditional import ConditionalMixture
-from globular.estimators.devices import where_x_is
-from globular.estimators.distributed import lazily
-from globular.estimators.fitted import check_indices
-from globular.estimators.inputs import Input
-from globular.estimators.memory import mixture_bytes, variational_bytes
+from globular.estimators.elsewhere import lazily, where_x_is
+from globular.estimators.inputs import EXACT_BELOW, Input
 from globular.estimators.mixtures import N_CANDIDATES
-from globular.estimators.parameters import DEVICE, FROM_ONE, Constraints, one_of
+from globular.estimators.parameters import Constraints, one_of
 from globular.estimators.starts import choose_centers
-from globular.estimators.weights import EXACT_BELOW
 from globular.model.covariances import FAMILIES, SEPARABLE
 from globular.model.gaussian import GaussianParameters, isotropic_mixture
+from globular.model.given import GivenStart
 from globular.model.graph import Graph
 from globular.model.history import History
 from globular.model.statistics import F64, I64, TruncatedPosterior
@@ -63,8 +61,7 @@ class VariationalGaussianMixture(ConditionalMixture):
     Parameters
     ----------
     n_components : int, default=8
-    n_candidates : int, default=5
-        C′, the components that each row keeps.
+    {n_candidates}
     search : {"auto", "probing", "neighbors", "exhaustive neighbors"}, default="auto"
         Where a row finds better components. "neighbors" estimates neighbourhoods from distances that rows had anyway
         (Eq. 8); "exhaustive neighbors" takes them from all distances between means, which costs O(C²D) per iteration.
@@ -80,10 +77,7 @@ class VariationalGaussianMixture(ConditionalMixture):
     weights : {"learned", "equal"}, default="learned"
         Whether components have mixing weights of their own. (The paper's model, which is little more than k-means as a
         density, is ``covariance_type="tied_spherical", weights="equal"``.)
-    tol : float, default=1e-3
-        Stop when the mean lower bound of a row has changed by less than this in three iterations running.
-    reg_covar : float or "auto", default="auto"
-        Added to the variances; see :class:`GaussianMixture`.
+    {tol_of_bound, reg_covar}
     max_iter : int, default=200
         Most iterations of one run; 0 leaves the mixture where it starts.
     init : {"auto", "k-means++", "plain k-means++", "afk-mc2", "k-means||", "hierarchical", "random"}, array or \
@@ -91,9 +85,7 @@ callable, default="auto"
         Starting means: the name of a seeding (see :mod:`globular.seeding`), an array of shape (n_components,
         n_features) or a function ``(X, n_components, random_state) -> array``. With "probing" seeds are first improved
         by swaps and k-means steps, as in :class:`KMeans`; an array stays as it is.
-    n_init : int, default=1
-        Number of runs from different starts, of which the best is kept.
-    {max_time, random_state, warm_start, verbose, callbacks, n_threads, device}
+    {n_runs, max_time, random_state, warm_start, verbose, callbacks, n_threads, device}
 
     Attributes
     ----------
@@ -105,10 +97,7 @@ callable, default="auto"
     lower_bound_ : float
         Mean free energy of a row (Eq. 10), a lower bound of its log-likelihood, at the parameters the last iteration
         began with.
-    lower_bounds_ : list of float
-        The same for every iteration of the best run.
-    history_ : :class:`globular.model.history.History`
-        One record per iteration of the best run; objectives are free energies of all rows.
+    {lower_bounds_, history_}
     n_distances_ : int
         Densities (or distances) of a row and a component evaluated in the whole fit, seeding and first labels apart.
     neighbors_ : int32 array of shape (n_components, n_neighbors)
@@ -150,15 +139,10 @@ callable, default="auto"
     n_threads: int | None = None
     device: str = "auto"
 
-    _parameter_constraints: ClassVar[Constraints] = {
-        **ConditionalMixture._parameter_constraints,
-        "n_candidates": [FROM_ONE],
+    _constraints: ClassVar[Constraints] = {
         "search": [one_of("auto", "probing", "neighbors", EXHAUSTIVE)],
-        "n_neighbors": [None, FROM_ONE],
         "covariance_type": [one_of(*FAMILIES)],
-        "weights": [one_of("learned", "equal")],
         "init": [one_of(*STARTS), "array-like", callable],
-        "device": [DEVICE],
     }
 
     def _check_fit(self, data: Input) -> None:
@@ -237,15 +221,7 @@ callable, default="auto"
 
         Parameters
         ----------
-        X : array, data frame, source or path
-        exact : bool, default=True
-            False looks only at the components of a few of about √C cells of means: far fewer densities, and now and
-            then the second most likely component. Cells are drawn with a fixed seed, whatever `random_state`: the same
-            rows get the same answer.
-        min_log_density : float, optional
-            Rows whose log-density (`score_samples`) is below are noise, and get −1.
-        missing : bool, default=False
-            With `exact`, whether NaN is a value that is not known; see :class:`GaussianMixture`.
+        {X, exact, min_log_density, missing}
         """
         if exact:
             return super().predict(X, min_log_density=min_log_density, missing=missing)
@@ -258,14 +234,13 @@ callable, default="auto"
 
         Parameters
         ----------
-        X : array, data frame, source or path
+        {X}
         truncated : bool, default=False
             Only the `n_candidates` most likely components that are found by way of cells of means have a probability,
             renormalised to a sum of one; the others have zero.
         sparse : bool, default=False
             With `truncated`, a CSR matrix of at most `n_candidates` entries per row instead of an array.
-        missing : bool, default=False
-            Unless `truncated`, whether NaN is a value that is not known; see :class:`GaussianMixture`.
+        {missing}
         """
         if not truncated:
             if sparse:
@@ -281,11 +256,7 @@ callable, default="auto"
 
         Parameters
         ----------
-        X : array, data frame, source or path
-        exact : bool, default=True
-            False gives the lower bound of Eq. 10 from the `n_candidates` components that are found by way of cells.
-        missing : bool, default=False
-            With `exact`, whether NaN is a value that is not known; see :class:`GaussianMixture`.
+        {X, bounded, missing}
         """
         if exact:
             return super().score_samples(X, missing=missing)
@@ -328,12 +299,10 @@ def automatic_search(n_components: int, covariance_type: str, n_neighbors: int |
 
 def truncated_bytes(data: Input, model: Any, options: VariationalOptions, *, probes: bool) -> int:
     """The most memory that a fit takes in which rows look at few components."""
-    size, n_threads = (data.n_rows, data.n_columns, model.n_components), resolve_threads(model.n_threads)
-    most = mixture_bytes(*size, model.covariance_type, C_prime=options.C_prime, n_threads=n_threads)
+    size, C, n_threads = (data.n_rows, data.n_columns), model.n_components, resolve_threads(model.n_threads)
+    most = mixture_bytes(*size, C, model.covariance_type, C_prime=options.C_prime, n_threads=n_threads)
     if not probes:  # pairs of components, as in k-means
-        most += variational_bytes(
-            *size, options.G, options.C_prime, options.n_random, itemsize=data.dtype.itemsize, n_threads=n_threads
-        )
+        most += fit_bytes(*size, C * options.G**2, words_of_neighbors(options.C_prime, options.n_random), n_threads)
     return most
 
 

@@ -83,8 +83,29 @@ def save(estimator: Any, path: str | Path, *, overwrite: bool = True, include_la
     True
     """
     target = check_destination(path, overwrite=overwrite)
+    class_name, skip = type(estimator).__name__, () if include_labels else ("labels_", "component_labels_")
+    if getattr(importlib.import_module("globular"), class_name, None) is not type(estimator):
+        raise TypeError(f"save stores globular's own estimators; {type(estimator).__module__}.{class_name} is not one")
+    fitted = {
+        name: value for name, value in sorted(vars(estimator).items()) if _is_fitted_name(name) and name not in skip
+    }
+    if not fitted:
+        raise ValueError(f"this {class_name} is not fitted yet; call fit before saving it")
+    _check(estimator)
     arrays: Arrays = {}
-    document = _describe(estimator, arrays, skip=() if include_labels else ("labels_", "component_labels_"))
+    document = {
+        "format": FORMAT,
+        "format_version": FORMAT_VERSION,
+        "library_version": __version__,
+        "class": class_name,
+        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        "parameters": {
+            name: encode_parameter(f"parameter.{name}", value, arrays)
+            for name, value in estimator.get_params(deep=False).items()
+            if name not in ("callbacks", "verbose")
+        },
+        "attributes": {name: encode_fitted(name, value, arrays) for name, value in fitted.items()},
+    }
     write_folder(document, arrays, target)
     return target
 
@@ -157,33 +178,6 @@ def read_info(path: str | Path) -> ModelInfo:
             attributes=attributes,
             omitted=omitted,
         )
-
-
-def _describe(estimator: Any, arrays: Arrays, skip: tuple[str, ...]) -> dict[str, Any]:
-    """Split an estimator into a JSON document and the arrays it refers to."""
-    class_name = type(estimator).__name__
-    if getattr(importlib.import_module("globular"), class_name, None) is not type(estimator):
-        raise TypeError(f"save stores globular's own estimators; {type(estimator).__module__}.{class_name} is not one")
-    fitted = {
-        name: value for name, value in sorted(vars(estimator).items()) if _is_fitted_name(name) and name not in skip
-    }
-    if not fitted:
-        raise ValueError(f"this {class_name} is not fitted yet; call fit before saving it")
-    _check(estimator)
-    parameters = estimator.get_params(deep=False)
-    return {
-        "format": FORMAT,
-        "format_version": FORMAT_VERSION,
-        "library_version": __version__,
-        "class": class_name,
-        "created": datetime.now(UTC).isoformat(timespec="seconds"),
-        "parameters": {
-            name: encode_parameter(f"parameter.{name}", value, arrays)
-            for name, value in parameters.items()
-            if name not in ("callbacks", "verbose")
-        },
-        "attributes": {name: encode_fitted(name, value, arrays) for name, value in fitted.items()},
-    }
 
 
 def _check(estimator: Any) -> None:

@@ -201,22 +201,22 @@ def write_folder(document: dict[str, Any], arrays: Arrays, target: Path) -> None
         made = [folder for folder in (target, *target.parents) if not folder.exists()]
         target.mkdir(parents=True, exist_ok=True)
         try:
-            with _saving(target) as handle:
-                _replace_model(document, arrays, target, handle)
+            with _saving(target):
+                _replace_model(document, arrays, target)
         except BaseException:
             if made:
                 with suppress(OSError):  # somebody else has saved there
                     target.rmdir()
             raise
         for folder in made:
-            _sync_entry(folder)
+            _sync_folder(folder.parent)  # which has its name
     except OSError as error:
         raise DataError(
             f"{target}: the model could not be written ({error.strerror or error}); check the folder and the free space"
         ) from error
 
 
-def _replace_model(document: dict[str, Any], arrays: Arrays, folder: Path, handle: int | None) -> None:
+def _replace_model(document: dict[str, Any], arrays: Arrays, folder: Path) -> None:
     """Write both files under other names, then give them their own, the description first."""
     token = uuid.uuid4().hex[:16]
     staged, part = folder / f".model.{token}.safetensors", folder / f".model.{token}.json"
@@ -227,12 +227,12 @@ def _replace_model(document: dict[str, Any], arrays: Arrays, folder: Path, handl
         with part.open("xb") as file:
             file.write(_text_of(document | {"sha256": _digest_of(document)}))
             _sync(file)
-        _sync_folder(handle)  # the arrays have a name on disk before the description tells it
+        _sync_folder(folder)  # the arrays have a name on disk before the description tells it
         part.replace(folder / JSON_NAME)
-        _sync_folder(handle)
+        _sync_folder(folder)
     finally:
         _put_in_order(folder, [staged, part])  # also after an error, or Ctrl-C at whatever moment
-    _sync_folder(handle)
+    _sync_folder(folder)
 
 
 def _put_in_order(folder: Path, written: list[Path]) -> None:
@@ -260,15 +260,13 @@ def _write_safetensors(file: BinaryIO, arrays: Arrays) -> str:
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
     digest = hashlib.sha256()
-    for piece in (len(text).to_bytes(8, "little"), text, *(_bytes_of(arrays[name]) for name in names)):
+    # the bytes of the arrays, the lowest first, without a copy
+    little = (arrays[name].astype(arrays[name].dtype.newbyteorder("<"), copy=False) for name in names)
+    contents: Iterator[Any] = (np.ravel(array).view(np.uint8).data for array in little)
+    for piece in (len(text).to_bytes(8, "little"), text, *contents):
         digest.update(piece)
         file.write(piece)
     return digest.hexdigest()
-
-
-def _bytes_of(array: NDArray[Any]) -> Any:
-    """The bytes of an array, the lowest first, without a copy."""
-    return np.ravel(array.astype(array.dtype.newbyteorder("<"), copy=False)).view(np.uint8).data
 
 
 def _sync(file: BinaryIO) -> None:
@@ -277,34 +275,28 @@ def _sync(file: BinaryIO) -> None:
 
 
 @contextmanager
-def _saving(folder: Path) -> Iterator[int | None]:
-    """An open handle of the folder, once nobody else saves there, and what others have left is put in order."""
+def _saving(folder: Path) -> Iterator[None]:
+    """Lock the folder, and put in order what an interrupted save has left."""
     if sys.platform == "win32":
-        yield None
+        yield
         return
     handle = os.open(folder, os.O_RDONLY)
     try:
         with suppress(OSError):  # some file systems have no locks
             fcntl.flock(handle, fcntl.LOCK_EX)
         _put_in_order(folder, [entry for entry in folder.iterdir() if _is_leftover(entry.name)])
-        yield handle
+        yield
     finally:
         with suppress(OSError):
             fcntl.flock(handle, fcntl.LOCK_UN)  # a child that was forked meanwhile holds a copy of the handle
         os.close(handle)
 
 
-def _sync_folder(handle: int | None) -> None:
-    if handle is not None:
-        with suppress(OSError):  # some file systems cannot
-            os.fsync(handle)
-
-
-def _sync_entry(folder: Path) -> None:
-    """Have the name of a new folder on disk, which is an entry of its parent."""
+def _sync_folder(folder: Path) -> None:
+    """Have the names in a folder on disk."""
     if sys.platform != "win32":
-        with suppress(OSError):
-            handle = os.open(folder.parent, os.O_RDONLY)
+        with suppress(OSError):  # some file systems cannot
+            handle = os.open(folder, os.O_RDONLY)
             try:
                 os.fsync(handle)
             finally:

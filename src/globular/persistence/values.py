@@ -13,7 +13,6 @@ from operator import index
 from typing import Any
 
 import numpy as np
-import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from globular.model.history import History
@@ -54,8 +53,6 @@ def encode_fitted(name: str, value: Any, arrays: dict[str, NDArray[Any]]) -> Any
         return encode_fitted(name, value.item(), arrays)
     if isinstance(value, np.ndarray) or hasattr(value, "__array__"):  # labels may still be on workers
         return _encode_array(name, np.asarray(value), arrays)
-    if sp.issparse(value):
-        return _encode_sparse(name, value, arrays)
     if isinstance(value, History):
         rows = value.to_json_rows()
         return {"$history": [{key: encode_fitted(key, item, arrays) for key, item in row.items()} for row in rows]}
@@ -107,10 +104,16 @@ def decode_value(value: Any, arrays: Mapping[str, NDArray[Any]] | None = None, d
         return {key: inside(item) for key, item in content.items()}
     if tag == "$text":
         return _decode_texts(content)
-    if tag in ("$array", "$csr"):
+    if tag == "$array":
+        shape, dtype = tuple(index(n) for n in value["shape"]), str(value["dtype"])
         if arrays is None:
-            return ArrayShape(_decode_shape(value), str(value["dtype"]))
-        return _decode_array(tag, value, arrays)
+            return ArrayShape(shape, dtype)
+        if content not in arrays:
+            raise ValueError(f"array {content} is missing")
+        array = arrays[content]
+        if array.shape != shape or array.dtype.name != dtype:
+            raise ValueError(f"array {content} has shape {array.shape} of {array.dtype}, expected {shape} of {dtype}")
+        return array
     raise ValueError(f"unknown form of value {tag}")
 
 
@@ -127,43 +130,11 @@ def _encode_array(name: str, value: NDArray[Any], arrays: dict[str, NDArray[Any]
     return {"$array": name, "shape": list(value.shape), "dtype": value.dtype.name}
 
 
-def _encode_sparse(name: str, value: Any, arrays: dict[str, NDArray[Any]]) -> dict[str, Any]:
-    csr = value.tocsr()
-    for part in ("data", "indices", "indptr"):
-        _encode_array(f"{name}.{part}", getattr(csr, part), arrays)
-    is_array = isinstance(value, sp.sparray)
-    return {"$csr": name, "shape": list(csr.shape), "dtype": csr.dtype.name, "sparray": is_array}
-
-
 def _decode_texts(texts: Any) -> NDArray[Any]:
     """One row of texts, as objects: as an array of one width a single long text would make all of them long."""
     if not (isinstance(texts, list) and all(isinstance(text, str) for text in texts)):
         raise ValueError("an array of texts holds something else")
     return np.array(texts, dtype=object)
-
-
-def _decode_shape(value: dict[str, Any]) -> tuple[int, ...]:
-    return tuple(index(n) for n in value["shape"])
-
-
-def _decode_array(tag: str, value: dict[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Any:
-    name, shape, dtype = value[tag], _decode_shape(value), value["dtype"]
-    if tag == "$csr":
-        parts: Any = tuple(_take(arrays, f"{name}.{part}") for part in ("data", "indices", "indptr"))
-        make: Any = sp.csr_array if value["sparray"] else sp.csr_matrix
-        array = make(parts, shape=shape)
-        array.check_format(full_check=True)  # an index out of range would be read out of range
-    else:
-        array = _take(arrays, name)
-    if array.shape != shape or array.dtype.name != dtype:
-        raise ValueError(f"array {name} has shape {array.shape} of {array.dtype}, expected {shape} of {dtype}")
-    return array
-
-
-def _take(arrays: Mapping[str, NDArray[Any]], name: str) -> NDArray[Any]:
-    if name not in arrays:
-        raise ValueError(f"array {name} is missing")
-    return arrays[name]
 
 
 def renewed(class_name: str, parameters: Mapping[str, Any]) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -33,7 +34,13 @@ def plot_sizes(model_or_labels: Any, ax: Axes | None = None) -> Axes:
     >>> plot_sizes([0, 0, 1, 1, 1, 2]).get_xlabel()
     'rows in the cluster'
     """
-    sizes = _cluster_sizes(model_or_labels)
+    labels = np.asarray(getattr(model_or_labels, "labels_", model_or_labels))
+    if labels.ndim != 1 or labels.dtype.kind not in "iu" or labels.size == 0:
+        raise TypeError("model_or_labels must be a fitted model with labels_ or a 1-D array of integer labels")
+    if labels.min() < 0:
+        raise ValueError("model_or_labels: labels must not be negative")
+    centers = getattr(model_or_labels, "cluster_centers_", getattr(model_or_labels, "means_", ()))
+    sizes = np.bincount(labels, minlength=len(centers)).astype(np.int64)
     axes = new_axes(ax)
     filled = sizes[sizes > 0]
     n_bins = int(np.clip(np.sqrt(filled.size) * 2, 5, 60))
@@ -50,16 +57,6 @@ def plot_sizes(model_or_labels: Any, ax: Axes | None = None) -> Axes:
     axes.set(xlabel="rows in the cluster", ylabel="clusters")
     axes.set_title(title + (f", {empty:,} empty" if empty else ""))
     return tidy(axes)
-
-
-def _cluster_sizes(model_or_labels: Any) -> NDArray[np.int64]:
-    labels = np.asarray(getattr(model_or_labels, "labels_", model_or_labels))
-    if labels.ndim != 1 or labels.dtype.kind not in "iu" or labels.size == 0:
-        raise TypeError("model_or_labels must be a fitted model with labels_ or a 1-D array of integer labels")
-    if labels.min() < 0:
-        raise ValueError("model_or_labels: labels must not be negative")
-    centers = getattr(model_or_labels, "cluster_centers_", getattr(model_or_labels, "means_", ()))
-    return np.bincount(labels, minlength=len(centers)).astype(np.int64)
 
 
 def plot_clusters(
@@ -113,29 +110,21 @@ def plot_clusters(
 
 
 def _hues(labels: NDArray[Any], centers: NDArray[Any]) -> NDArray[Any]:
-    """The colour of each row is that of its cluster; clusters side by side have different colours."""
+    """The colour of each row is that of its cluster; clusters side by side in the plane have different colours."""
     from matplotlib.colors import to_rgba_array
+    from scipy.spatial import Delaunay, QhullError
 
     n_clusters = max(len(centers), int(labels.max(initial=0)) + 1)
     hue = np.random.default_rng(1).integers(0, len(HUES), n_clusters)
-    if 4 <= len(centers) <= _MOST_COLOURED:
-        _recolour(hue, centers)
+    with suppress(QhullError):  # centres on one line have no triangles; the random colours stay
+        if 4 <= len(centers) <= _MOST_COLOURED:
+            start, neighbors = Delaunay(centers).vertex_neighbor_vertices
+            hue[: len(centers)] = -1
+            for i in range(len(centers)):
+                taken = set(hue[neighbors[start[i] : start[i + 1]]].tolist())
+                free = [color for color in range(len(HUES)) if color not in taken]
+                hue[i] = free[i % len(free)] if free else i % len(HUES)  # in turn, so that all colours are used
     return np.asarray(to_rgba_array(HUES))[hue[labels]]
-
-
-def _recolour(hue: NDArray[np.int64], centers: NDArray[Any]) -> None:
-    """Go through the centres and give each a colour that none of its neighbours in the plane has."""
-    from scipy.spatial import Delaunay, QhullError
-
-    try:
-        start, neighbors = Delaunay(centers).vertex_neighbor_vertices
-    except QhullError:  # centres on one line have no triangles; the random colours stay
-        return
-    hue[: len(centers)] = -1
-    for i in range(len(centers)):
-        taken = set(hue[neighbors[start[i] : start[i + 1]]].tolist())
-        free = [color for color in range(len(HUES)) if color not in taken]
-        hue[i] = free[i % len(free)] if free else i % len(HUES)  # in turn, so that all colours are used
 
 
 def plot_mixture(model: Any, X: ArrayLike | None = None, ax: Axes | None = None, n_std: float = 2.0) -> Axes:

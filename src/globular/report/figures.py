@@ -83,7 +83,9 @@ def settings(model: Any) -> tuple[Table, Table]:
         if name in ("callbacks", "verbose"):
             continue
         entry = (name, _shown_value(value))
-        (usual if _same(value, defaults.get(name)) else changed).append(entry)
+        default = defaults.get(name)
+        comparable = not (isinstance(value, np.ndarray | list) or isinstance(default, np.ndarray))
+        (usual if comparable and value == default else changed).append(entry)
     return changed, usual
 
 
@@ -151,9 +153,3 @@ def _shown_value(value: Any) -> str:
         return str(getattr(value, "__qualname__", type(value).__name__))
     text = str(value)
     return text if len(text) <= 80 else text[:79] + "…"
-
-
-def _same(value: Any, default: Any) -> bool:
-    if isinstance(value, np.ndarray | list) or isinstance(default, np.ndarray):
-        return False
-    return bool(value == default)

@@ -26,9 +26,8 @@ from globular.data.open import as_source
 from globular.io.files import check_file, write_whole
 from globular.model.history import Record
 from globular.report import figures
-from globular.report.clusters import Clusters, centers_of, describe_clusters
+from globular.report.clusters import Clusters, Scan, centers_of, describe_clusters, scan
 from globular.report.pictures import Pictures, in_single, n_exemplars_for, parse_images, picture_clusters
-from globular.report.scan import Scan, scan
 
 _SCRIPTS = ("arrays.js", "charts.js", "map.js", "panel.js", "main.js")
 _GRID = 65535
@@ -117,7 +116,8 @@ class Report:
             "figures": _figures(figures.key_figures(self.model, self.clusters, self.n_rows)),
             "sizes": _figures(figures.size_figures(self.clusters)),
             "settings": self._settings(),
-            "data": _as_script_text(self._data()),
+            # JSON that may stand inside a script element
+            "data": json.dumps(self._data(), allow_nan=False, separators=(",", ":")).replace("<", "\\u003c"),
             "script": "\n".join(_asset(name) for name in _SCRIPTS),
             "footer": f"globular {__version__}, {datetime.now(UTC):%d %B %Y}",
         }
@@ -223,11 +223,6 @@ def _on_grid(positions: NDArray[np.float64]) -> tuple[NDArray[np.uint16], list[f
 
 def _figures(table: Iterable[tuple[str, str]]) -> str:
     return "\n".join(f"<div><dt>{html.escape(name)}</dt><dd>{html.escape(value)}</dd></div>" for name, value in table)
-
-
-def _as_script_text(data: dict[str, Any]) -> str:
-    """JSON that may stand inside a script element."""
-    return json.dumps(data, ensure_ascii=True, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
 
 
 @cache

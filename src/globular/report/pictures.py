@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 
 from globular.data.blocks import Source
 from globular.model.statistics import F64, I64
-from globular.report.clusters import Clusters
-from globular.report.scan import Scan, as_dense
+from globular.report.clusters import Clusters, Scan, as_dense
 
 Kind = Literal["table", "profile", "image"]
 ImageShape = tuple[int, int, int]

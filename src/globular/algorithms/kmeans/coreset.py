@@ -90,11 +90,6 @@ def draw_rows(shard: Shard, n: int, rng: np.random.Generator) -> DrawnRows:
     return sample_by_weight_and_error(shard, n, potential, rng)
 
 
-def part_bytes(n_rows: int, n_columns: int) -> int:
-    """The most memory that the part takes, as drawn and as labelled."""
-    return 16 * min(TAKEN_NUMBERS, n_rows // TIMES_MORE_FOR_TRIALS * n_columns)
-
-
 def swap_and_step_from_part(
     shard: Shard, part: Shard, centers: F64, options: ProbingOptions, rng: np.random.Generator, *, labelled: bool
 ) -> Iterator[Step[F64]]:

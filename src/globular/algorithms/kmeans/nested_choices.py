@@ -11,7 +11,6 @@ from globular.algorithms.kmeans.nested import BoundKind, default_groups
 from globular.algorithms.kmeans.pipeline import QUALITIES
 from globular.algorithms.kmeans.probing import ProbingOptions
 from globular.algorithms.kmeans.swaps import swapped_start
-from globular.algorithms.seeding.common import TAKEN_NUMBERS
 from globular.algorithms.seeding.named import Starting
 from globular.seam.passes import Assign
 from globular.seam.shard import Shard
@@ -30,8 +29,6 @@ STREAMED_BOUNDS = 512 * 2**20
 """The most bytes of bounds that "auto" takes for rows that are streamed, since memory is short there."""
 CELLS_GAIN = 1e-3
 """Share of the energy that a batch gains at least where cells are drawn anew: these always improve it a little."""
-FIXED_BYTES = 16 * 2**20
-"""Cells and the blocks of a few threads."""
 RUN_BYTES, RUNS_PER_BATCH = 256 * 2**10, 64
 """Rows on disk stay together in runs of up to 256 KiB, but a batch has at least 64 runs."""
 
@@ -90,16 +87,6 @@ class NestedSettings:
             return "elkan"
         saves = self.n_clusters <= max(FEW_CLUSTERS, SMALL_GROUPS * self.n_groups)
         return "yinyang" if saves and self.bound_bytes("yinyang") <= budget else "exact"
-
-    def most_bytes(self) -> int:
-        """The most that a fit takes beside X and the bounds.
-
-        Centres, sums and their copies; labels, the order of the batch and what a pass keeps of its rows; the rows that
-        the start is drawn from, as they are and in float64, and distances of them; blocks of a few threads.
-        """
-        sampled = min(self.init_rows, self.n_rows) * self.n_columns
-        start = 2 * self.itemsize * sampled + 20 * min(sampled, TAKEN_NUMBERS)
-        return 8 * (16 * self.n_clusters * self.n_columns + 5 * self.n_rows) + start + FIXED_BYTES
 
 
 def best_start(

@@ -18,29 +18,18 @@ from dataclasses import dataclass
 import numpy as np
 
 from globular.algorithms.kmeans.lloyd import KMeansOptions, lloyd
+from globular.algorithms.kmeans.pipeline import PROBING_FROM
 from globular.algorithms.kmeans.probing import ProbingOptions, probing_kmeans
 from globular.algorithms.seeding.common import greedy_trials
+from globular.algorithms.seeding.named import GREEDY_UP_TO
 from globular.algorithms.seeding.plus_plus import distinct_plus_plus, extend, extend_greedily
 from globular.algorithms.steps import last_step, result_of
 from globular.model.statistics import F64
 from globular.seam.passes import AddSeeds
 from globular.seam.shard import Shard
 
-
-@dataclass(frozen=True, slots=True)
-class GrowingOptions:
-    """How to refine the centres at each number of clusters."""
-
-    max_iter: int = 30
-    tol: float = 0.0
-    """Stop when the sum of the squared shifts of all centres falls to this."""
-    unit_centers: bool = False
-    probing_from: int = 500
-    """Number of clusters from which iterations probe instead of looking at every centre."""
-    greedy_up_to: int = 64
-    """Added centres up to which each is the best of several draws, at a pass for every one."""
-    fresh_up_to: int = 64
-    """Number of clusters up to which new seeds compete with the grown centres."""
+FRESH_UP_TO = 64
+"""Number of clusters up to which new seeds compete with the grown centres; larger = less noise, for more time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +41,7 @@ class Growth:
     """Mean squared distance of a row to its closest centre, exactly."""
 
 
-def grow(shard: Shard, sizes: Sequence[int], options: GrowingOptions, rng: np.random.Generator) -> Iterator[Growth]:
+def grow(shard: Shard, sizes: Sequence[int], options: KMeansOptions, rng: np.random.Generator) -> Iterator[Growth]:
     """Clusterings with these ascending numbers of clusters; ends early when every row has a centre of its own.
 
     Costs N·k distances at each size beside the iterations.
@@ -62,7 +51,7 @@ def grow(shard: Shard, sizes: Sequence[int], options: GrowingOptions, rng: np.ra
     for size in sizes:
         if len(centers) < size and potential < np.inf:
             n_seeds, n_more = len(centers), size - len(centers)
-            if n_more > options.greedy_up_to:
+            if n_more > GREEDY_UP_TO:
                 more = extend(shard, centers, n_more, potential, rng)
             else:
                 more = extend_greedily(shard, centers, n_more, potential, greedy_trials(n_seeds), rng)
@@ -70,7 +59,7 @@ def grow(shard: Shard, sizes: Sequence[int], options: GrowingOptions, rng: np.ra
         if len(centers) < size:
             return
         fresh = None
-        if potential < np.inf and size <= options.fresh_up_to:
+        if potential < np.inf and size <= FRESH_UP_TO:
             seeds = result_of(distinct_plus_plus(shard, size, rng, greedy_trials(size)))
             fresh = _refine(shard, seeds, options, rng) if len(seeds) == size else None
         centers, potential = _better(shard, _refine(shard, centers, options, rng), fresh)
@@ -88,10 +77,10 @@ def _better(shard: Shard, grown: F64, fresh: F64 | None) -> tuple[F64, float]:
     return fresh, shard.run(AddSeeds(fresh)).potential
 
 
-def _refine(shard: Shard, centers: F64, options: GrowingOptions, rng: np.random.Generator) -> F64:
+def _refine(shard: Shard, centers: F64, options: KMeansOptions, rng: np.random.Generator) -> F64:
     """K-means from these centres."""
-    if len(centers) < options.probing_from:
-        steps = lloyd(shard, centers, KMeansOptions(options.max_iter, options.tol, options.unit_centers))
+    if len(centers) < PROBING_FROM:
+        steps = lloyd(shard, centers, options)
     else:
         probing = ProbingOptions(max_iter=options.max_iter, unit_centers=options.unit_centers)
         steps = probing_kmeans(shard, centers, probing, rng, labelled=False)

@@ -24,11 +24,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from globular.algorithms.kmeans.cells import CELLS_OF_CELLS_FROM
-from globular.algorithms.kmeans.coreset import FAR_OFF, draw_part, draw_parts, part_bytes, swap_and_step_from_part
+from globular.algorithms.kmeans.coreset import FAR_OFF, draw_part, draw_parts, swap_and_step_from_part
 from globular.algorithms.kmeans.few_rows import search_few_rows
 from globular.algorithms.kmeans.lloyd import KMeansOptions, lloyd
 from globular.algorithms.kmeans.probing import ProbingOptions, accelerated_kmeans, probing_kmeans
-from globular.algorithms.kmeans.subspace import LARGEST_COPY, enter_subspace, leave_subspace, may_enter_subspace
+from globular.algorithms.kmeans.subspace import enter_subspace, leave_subspace, may_enter_subspace
 from globular.algorithms.kmeans.swaps import swap_and_step
 from globular.algorithms.kmeans.trials import (
     ROUGH_GAIN,
@@ -43,7 +43,6 @@ from globular.algorithms.steps import Step, numbered_from, result_of
 from globular.model.few_rows import are_few
 from globular.model.history import PART
 from globular.model.statistics import F64
-from globular.model.subspace import LEADING
 from globular.seam.shard import Shard
 
 logger = logging.getLogger("globular")
@@ -56,8 +55,6 @@ MOST_STARTS, CLUSTERS_STARTED, ROWS_PER_START = 8, 64, 32
 into all rows, but two or three of them less often; the best start goes on."""
 ENDS_ALIKE, ALIKE = 3, 1e-4
 """Searches that end so often at the best error, but for this share of it, have found what there is to find."""
-FIXED_BYTES = 64 * 2**20
-"""Samples, cells and the blocks of a few threads."""
 
 Seeding = Callable[[Shard], Starting]
 """Finds starting centres for the rows that it is handed, and shows the first of them as it goes."""
@@ -293,10 +290,3 @@ def _best_start(
             break
     assert best is not None
     return best
-
-
-def most_bytes(n_clusters: int, n_rows: int, n_columns: int) -> int:
-    """The most memory that stages 1 to 7 take: centres, sums and copies, words a row, coordinates, and a part."""
-    coordinates = min(LARGEST_COPY, 8 * n_rows * n_columns) + 4 * min(LARGEST_COPY, 8 * LEADING * n_columns)
-    whole = 8 * (12 * n_clusters * n_columns + 8 * n_rows)
-    return whole + coordinates + part_bytes(n_rows, n_columns) + FIXED_BYTES

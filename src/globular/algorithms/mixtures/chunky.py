@@ -37,11 +37,12 @@ from globular.algorithms.graphs import nearest_graph
 from globular.algorithms.mixtures.ahead import LookAhead
 from globular.algorithms.mixtures.em import EMOptions, cold_mixture, start_at_random
 from globular.algorithms.mixtures.greedy import grow_mixture
-from globular.algorithms.mixtures.starts import MEANS_METHODS, GivenStart
+from globular.algorithms.mixtures.starts import MEANS_METHODS
 from globular.algorithms.steps import Run, Step, result_of
 from globular.model.chunks import ChunkGains, ShareRule
 from globular.model.covariances import FAMILIES, NORM, CovarianceLimits
 from globular.model.gaussian import GaussianParameters, m_step
+from globular.model.given import GivenStart
 from globular.model.graph import Graph, Search, estimated_graph
 from globular.model.statistics import F64, SoftStatistics
 from globular.seam.among import Neighbors

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
-from scipy.optimize import linear_sum_assignment
-from scipy.spatial.distance import cdist
 
 from globular.algorithms import seeding
 from globular.algorithms.kmeans.lloyd import TOLERANCE, KMeansOptions, lloyd
@@ -21,7 +18,7 @@ from globular.algorithms.seeding.common import Seeds
 from globular.algorithms.seeding.named import SEEDINGS, Start, Starting, automatic, draw_seeds
 from globular.algorithms.steps import Finding, mapped, to_the_last
 from globular.model.gaussian import GaussianParameters
-from globular.model.statistics import F64
+from globular.model.given import GivenStart
 from globular.seam.shard import Shard
 
 _KMEANS_ITERATIONS = 300
@@ -50,53 +47,6 @@ MEANS_METHODS: dict[str, Callable[[Shard, int, np.random.Generator], Seeds]] = {
     "random_from_data": seeding.random,
 }
 STARTS = ("random", *MEANS_METHODS)
-
-
-@dataclass(frozen=True, slots=True)
-class GivenStart:
-    """The parts of a start that are given, checked; None for the others."""
-
-    covariance_type: str
-    weights: F64 | None = None
-    means: F64 | None = None
-    covariances: F64 | None = None
-    continues: bool = False
-    """Whether these are the parameters that the last fit ended with."""
-    bound: float = -np.inf
-    """Mean log-likelihood of a row, or its bound, that the last fit ended with."""
-
-    @classmethod
-    def of(cls, mixture: GaussianParameters) -> GivenStart:
-        """All parts of a mixture."""
-        return cls(mixture.covariance_type, mixture.weights, mixture.means, mixture.covariances)
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether nothing was given."""
-        return self.weights is None and self.means is None and self.covariances is None
-
-    def complete(self) -> GaussianParameters | None:
-        """The mixture, if every part was given."""
-        if self.weights is None or self.means is None or self.covariances is None:
-            return None
-        return GaussianParameters(self.weights, self.means, self.covariances, self.covariance_type)
-
-    def replace(self, mixture: GaussianParameters) -> GaussianParameters:
-        """The mixture with the given parts in place of its own."""
-        order = self._order_for(mixture)
-        return GaussianParameters(
-            mixture.weights if self.weights is None else self.weights[order],
-            mixture.means if self.means is None else self.means,
-            mixture.covariances if self.covariances is None else self.covariances[order],
-            mixture.covariance_type,
-        )
-
-    def _order_for(self, mixture: GaussianParameters) -> Any:
-        """Which of the given parts every component gets: without means, that with the covariance most like its own."""
-        C = mixture.n_components
-        if self.means is not None or self.covariances is None or mixture.family.tied:
-            return ...
-        return linear_sum_assignment(cdist(mixture.covariances.reshape(C, -1), self.covariances.reshape(C, -1)))[1]
 
 
 @dataclass(frozen=True, slots=True)

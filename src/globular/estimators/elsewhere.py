@@ -1,8 +1,12 @@
-"""Answers for the rows of Dask collections, which stay lazy."""
+"""Rows that lie elsewhere: on the card that a fit runs on then, or in Dask collections, whose answers stay lazy.
+
+Nothing imports torch unless a card is asked for or X lies on one.
+"""
 
 from __future__ import annotations
 
 import copy
+import logging
 import warnings
 from collections.abc import Callable, Sequence
 from functools import wraps
@@ -13,13 +17,53 @@ from scipy import sparse
 from sklearn.utils.validation import check_is_fitted
 
 from globular.data.open import are_not_numbers, is_collection
-from globular.errors import DataError
+from globular.errors import DataError, DeviceError
+from globular.estimators.parameters import DEVICE
 from globular.passes.dask.opening import current_client
 from globular.passes.dask.partitions import is_frame, rows_from_chunk
+from globular.passes.registry import beside
 
+logger = logging.getLogger("globular")
+
+_CUDA = 2
+"""DLPack's number of devices of that kind."""
 Method = TypeVar("Method", bound=Callable[..., Any])
 _SMALL_MODEL = 1 << 20
 """Bytes up to which a model may be a part of a task graph."""
+
+
+def lies_on_card(X: Any) -> bool:
+    """Whether X is a tensor on a CUDA card, of torch, CuPy or whoever speaks DLPack."""
+    if isinstance(X, np.ndarray) or not hasattr(X, "__dlpack_device__"):
+        return False
+    return int(X.__dlpack_device__()[0]) == _CUDA
+
+
+def device_for(estimator: Any, X: Any) -> str:
+    """ "cpu", or the name of the card that a fit or a prediction runs on."""
+    on_card = lies_on_card(X)
+    if not hasattr(estimator, "device"):
+        if on_card:
+            raise DeviceError(
+                f"{type(estimator).__name__} does not run on GPUs: pass X as an array of NumPy, or take "
+                f"{estimator._on_cards}"
+            )
+        return "cpu"
+    wanted = estimator.device
+    if not DEVICE.is_satisfied_by(wanted):  # one that was set after the fit
+        raise ValueError(f"device must be {DEVICE}, got {wanted!r}")
+    if wanted == "cpu" and on_card:
+        raise DeviceError("X lies on a GPU and device='cpu'; pass X as an array of NumPy, or leave device='auto'")
+    if wanted != "auto" or not on_card:
+        return "cpu" if wanted == "auto" else str(wanted)
+    name = f"cuda:{X.__dlpack_device__()[1]}"
+    logger.info("device='auto' chose %s, where X lies", name)
+    return name
+
+
+def where_x_is(X: Any, values: Any) -> Any:
+    """Values for every row: as an array, or as a tensor on the card of X."""
+    return beside(X, values) if lies_on_card(X) else np.asarray(values)
 
 
 def sample_of(X: Any) -> Any:

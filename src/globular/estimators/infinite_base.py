@@ -389,7 +389,8 @@ class InfiniteEstimator(MixtureEstimator):
         return self._infinite().local
 
     def _log_likelihood(self, data: Input) -> float:
-        return float(sum(data.shard.run(Answer(self._infinite(), "total"))))
+        totals = data.shard.run(Answer(self._infinite(), "total"))
+        return float(sum(totals))
 
 
 def leaf_size(n_rows: int) -> int:

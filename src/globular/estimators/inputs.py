@@ -225,7 +225,7 @@ def open_input(
     n_rows = rows.n_rows if isinstance(rows, Source) else rows.shape[0]
     weights = Weights.of(check_weights(sample_weight, n_rows), at_least, are_counts=are_counts)
     counted = choose_rows(rows, weights.rows)
-    shard: Shard = over(counted, weights.values, unit_rows=unit_rows)
+    shard: Any = over(counted, weights.values, unit_rows=unit_rows)
     if on_card and reset:
         check_card_memory(shard, at_least, estimator._card_bytes_per_row)
     return Input(

@@ -161,7 +161,7 @@ def describe_clusters(model: Any, scan: Scan | None) -> Clusters:
     sizes, unit = _sizes(model, scan, len(centers))
     errors, error_name = _errors(model, scan, centers)
     known = getattr(model, "neighbors_", None)
-    graph = known
+    graph: Any = known
     if known is None:  # every centre and the closest others, nearly exactly: O(C √C D)
         shard = open_input(BaseEstimator(), centers, reset=True).shard
         cells = draw_cells(shard, centers, np.random.default_rng(0))

@@ -261,7 +261,7 @@ def test_rows_that_came_over_the_network_are_used_where_they_lie(client: Client)
     """Dask hands out arrays at odd addresses, and persisted data that nobody refers to are forgotten."""
     rows = blobs(N, D=D).astype(np.float32)
     shard = DaskShard(client, collection_partitions(client.persist(as_dask(rows))))
-    assert all(shard._each(IsDirect()))
+    assert all(shard._some(dict.fromkeys(range(len(shard.partitions)), IsDirect())).values())
 
 
 def test_forms_of_input(current: Client) -> None:
@@ -664,7 +664,7 @@ def test_changes_of_labels_ask_for_no_cells(client: Client) -> None:
     rows = blobs(N, C=20, D=D)
     shard = DaskShard(client, collection_partitions(as_dask(rows)))
     for _ in range(2 * log_module.SNAPSHOT_EVERY):
-        shard._each(Bump(1))
+        shard.run(Bump(1))
     assert (shard.labels.copy() == 2 * log_module.SNAPSHOT_EVERY - 1).all()
 
 
@@ -773,7 +773,7 @@ def test_changes_to_some_parts_survive_as_well(fragile: Client) -> None:
     rows = blobs(N, C=20, D=D)
     shard = DaskShard(fragile, collection_partitions(as_dask(rows)))
     assert shard._some({1: Bump(3), 6: Bump(5)}) == {1: 150, 6: 200}
-    shard._each(Bump(1))
+    shard.run(Bump(1))
     kill_one(fragile)
     expected = np.zeros(N, dtype=np.int32)
     expected[150:300] += 3
@@ -803,7 +803,7 @@ def test_a_worker_killed_in_the_middle_of_a_pass(fragile: Client) -> None:
         each.run(Assign(rows[:30]))
     victim = holder(client, shard)  # known beforehand: asking for it may take longer than the pass
     threading.Timer(0.4, os.kill, [victim, signal.SIGKILL]).start()
-    assert sum(shard._each(Bump(0, seconds=0.3))) == N  # counts as a change of state, and is replayed
+    assert shard.run(Bump(0, seconds=0.3)) == N  # counts as a change of state, and is replayed
     assert shard.n_repairs >= 1
     np.testing.assert_array_equal(shard.labels.copy(), split.labels)
     np.testing.assert_array_equal(shard.take(np.arange(N), "errors"), split.take(np.arange(N), "errors"))

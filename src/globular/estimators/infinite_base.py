@@ -389,7 +389,7 @@ class InfiniteEstimator(MixtureEstimator):
         return self._infinite().local
 
     def _log_likelihood(self, data: Input) -> float:
-        totals = data.shard.run(Answer(self._infinite(), "total"))
+        totals: list[float] = data.shard.run(Answer(self._infinite(), "total"))
         return float(sum(totals))
 
 

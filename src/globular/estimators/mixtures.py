@@ -370,5 +370,5 @@ class MixtureEstimator(DensityMixin, Estimator):
         return self._log_likelihood(data), data.n_rows
 
     def _log_likelihood(self, data: Input) -> float:
-        totals = data.shard.run(Answer(self._mixture(), "total"))
+        totals: list[float] = data.shard.run(Answer(self._mixture(), "total"))
         return float(sum(totals))

@@ -11,10 +11,10 @@ from scipy.stats import multivariate_normal
 from sklearn.mixture import GaussianMixture as SklearnMixture
 
 import globular
+from globular.estimators.conditional import given_start
 from globular.model.chunks import Chunks
 from globular.model.covariances import FAMILIES, CovarianceLimits, one_for_all
 from globular.model.gaussian import GaussianParameters, isotropic_mixture, m_step
-from globular.model.given import GivenStart
 from globular.model.posteriors import invert_factors
 from globular.passes.cpu.engine.densities import load_features
 from globular.passes.cpu.expect.blocks import ChunkBlocks
@@ -237,7 +237,7 @@ def test_reference_is_the_density_of_the_textbook() -> None:
 def test_precisions_that_are_not_positive_are_refused(covariance_type: str) -> None:
     mixture = some_mixture(covariance_type)
     with pytest.raises(ValueError, match=f"precisions_init: .* should be {mixture.family.requirement}"):
-        GivenStart.check(None, None, -mixture.precisions, 3, mixture.n_features, covariance_type)
+        given_start(None, None, -mixture.precisions, 3, mixture.n_features, covariance_type)
 
 
 def test_shapes_that_do_not_fit_are_refused() -> None:

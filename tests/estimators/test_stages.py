@@ -196,7 +196,7 @@ def test_a_part_may_begin_without_labels(init: str) -> None:
     assert model.inertia_ < 1.3 * many().fit(X).inertia_
 
 
-@pytest.mark.parametrize("n_clusters", [50, 4096])
+@pytest.mark.parametrize("n_clusters", [50, 1024])
 def test_labels_are_rough_where_time_is_up_before_the_first_iteration(
     n_clusters: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -208,7 +208,7 @@ def test_labels_are_rough_where_time_is_up_before_the_first_iteration(
     squared = hard.squared_distances(X, model.cluster_centers_)
     assert model.inertia_ == pytest.approx(squared[np.arange(len(X)), model.labels_].sum(), rel=1e-5)
     assert 0.3 < model.label_recall_ < 0.9 and model.inertia_ < 2.0 * squared.min(axis=1).sum()
-    assert model.n_distances_ < len(X) * (3.5 * np.sqrt(n_clusters) if n_clusters < 4096 else 120)
+    assert model.n_distances_ < len(X) * 3.5 * np.sqrt(n_clusters)
 
 
 @pytest.mark.parametrize(("first_step", "is_late"), [(1.0, False), (10.0, True)])

@@ -108,7 +108,7 @@ def test_pairs_of_all_components_give_the_sums_of_all_components(kind: str, D: i
     look = look_at_all(shards[0], mixture, 1e300, 1.0)
     assert look is not None
     pairs = look.everyone
-    assert len(pairs) == len(rows) * mixture.n_components
+    assert len(pairs.components) == len(rows) * mixture.n_components
     one, two = (statistics_of(pairs.e_step(shard, mixture), len(pairs.components)) for shard in shards)
     assert_alike(one, shards[0].run(Expect(mixture)), 1e-10)
     for name in NAMES:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from scipy import sparse
 
 from globular.passes.cpu import CpuShard, settled
+from globular.passes.cpu import rows as on_rows
 from globular.passes.cpu.assign import all as exact
 from globular.passes.cpu.engine.label import CENTER_CHUNK
 from globular.seam.passes import Assign, Relabel, ScatterLabels
@@ -273,13 +274,13 @@ def test_centers_changed_in_place_are_noticed() -> None:
 
 def test_labels_of_many_centers_are_work_for_many_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     """Sums are a reason for few spans; a pass that wants labels alone has none."""
-    threads, share = [], exact.share_kernel
+    threads, share = [], on_rows.share_kernel
 
     def noted(call: Any, queue: Any, n_threads: int, **how: Any) -> None:
         threads.append(n_threads)
         share(call, queue, n_threads, **how)
 
-    monkeypatch.setattr(exact, "share_kernel", noted)
+    monkeypatch.setattr(on_rows, "share_kernel", noted)
     monkeypatch.setattr(how_many, "WAKING", 1e-5)  # as with the library
     X = np.random.default_rng(0).normal(size=(20_000, 4)).astype(np.float32)
     CpuShard(X, n_threads=16).run(Assign(X[:2000].astype(np.float64), want="labels"))

@@ -70,10 +70,10 @@ def test_groups_weigh_what_they_do_among_all_rows_and_have_their_means(kind: Any
 
     plain = coresets._DRAWS[kind](CpuShard(X, w), 2000, np.random.default_rng(0))
     found = calibration.calibrated(Watched(X, w), plain, random)
-    assert (found.weights >= 0.5 * calibration.LEAST * plain.weights).all()
+    assert (found.weights >= 0.05 * plain.weights).all()
     assert found.weights.sum() == pytest.approx(w.sum(), rel=1e-12)
     G = len(centers[-1])
-    assert len(plain.indices) // calibration.ROWS_PER_GROUP == G
+    assert len(plain.indices) // 192 == G
     groups = hard.squared_distances(X, centers[-1]).argmin(axis=1)
     mine = groups[found.indices]
     for g in range(G):
@@ -84,11 +84,11 @@ def test_groups_weigh_what_they_do_among_all_rows_and_have_their_means(kind: Any
 
 
 def test_weights_stay_positive_where_the_mean_cannot_be_reached() -> None:
-    from globular.algorithms.calibration import LEAST, agreeing
+    from globular.algorithms.calibration import agreeing
 
     rows, weights = np.random.default_rng(0).normal(size=(40, 3)), np.full(40, 2.0)
     far = agreeing(rows, weights, 100.0, np.full(3, 50.0))
-    assert far.min() == pytest.approx(LEAST * 2.5) and far.sum() == pytest.approx(100.0, rel=1e-12)
+    assert far.min() == pytest.approx(0.25) and far.sum() == pytest.approx(100.0, rel=1e-12)
     before, after = rows.mean(axis=0), far @ rows / 100.0
     assert (after > before).all()
     rows[:, 1] = 1e8  # a column that does not vary

@@ -118,14 +118,14 @@ class CentroidEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clust
         return fit_bytes(data.n_rows, data.n_columns, self.n_clusters * data.n_columns, 10, n_threads)
 
     @property
-    def _n_starts(self) -> int:
+    def _n_init(self) -> int:
         """Starts that are tried: one, where `init` holds the centres."""
         has_centers = not isinstance(self.init, str) and not callable(self.init)
         return 1 if self.n_init == "auto" or has_centers else int(self.n_init)
 
     def _run(self, data: Input, clock: Clock, watched: bool) -> Iterator[Record]:
         random_state = check_random_state(self.random_state)
-        if self.n_init not in ("auto", self._n_starts):
+        if self.n_init not in ("auto", self._n_init):
             warn_user(
                 "Explicit initial center position passed: performing only one init instead of n_init="
                 f"{self.n_init}; leave n_init out",
@@ -144,7 +144,7 @@ class CentroidEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clust
             return -self.inertia_
 
         yield from fit.best_of(
-            1 if self._counts_starts else self._n_starts,
+            1 if self._counts_starts else self._n_init,
             lambda: in_units(self._steps(data, random_state), data.unit),
             partial(self._publish, data, cache(partial(spare_centers, data, self.n_clusters))),
             finish,

@@ -258,7 +258,7 @@ class NestedMiniBatchKMeans(CentroidEstimator):
         return best_start(
             sample.shard,
             partial(starting_centers, self, sample, random_state),
-            1 if self.warm_start else self._n_starts,
+            1 if self.warm_start else self._n_init,
             random_state,
             swapped=swapped,
             unit_centers=self.metric == "cosine",

@@ -101,11 +101,15 @@ def choose_centers(
 def _check(centers: Any, n_clusters: int, data: Input, name: str, size_name: str = "n_clusters") -> F64:
     with naming(name):
         checked: F64 = check_array(centers, dtype=np.float64, input_name=name, copy=True)
-    if checked.shape != (n_clusters, data.n_columns):
-        raise ValueError(
-            f"{name}: The shape of the initial centers {checked.shape} does not match the number of clusters "
-            f"{n_clusters} ({size_name}) or the number of features of the data {data.n_columns}"
-        )
+    wanted = (
+        (n_clusters, f"clusters {n_clusters} ({size_name})"),
+        (data.n_columns, f"features of the data {data.n_columns}"),
+    )
+    for n, (expected, what) in zip(checked.shape, wanted, strict=True):
+        if n != expected:
+            raise ValueError(
+                f"{name}: The shape of the initial centers {checked.shape} does not match the number of {what}"
+            )
     return checked
 
 

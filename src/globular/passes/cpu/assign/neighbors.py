@@ -51,7 +51,7 @@ class Ground(NamedTuple):
     by_distance: bool  # whether Eq. 8 takes square roots of costs (distances) or costs
 
 
-class Scratch(NamedTuple):
+class Workspace(NamedTuple):
     """Working memory of one thread in one pass."""
 
     keys: NDArray[np.int64]
@@ -68,7 +68,7 @@ class Scratch(NamedTuple):
     seen_costs: Floats
 
     @classmethod
-    def make(cls, C: int, C_prime: int, G: int, search: Search, dtype: np.dtype) -> Scratch:
+    def make(cls, C: int, C_prime: int, G: int, search: Search, dtype: np.dtype) -> Workspace:
         width = C_prime * G + search.n_random
         size = max(HASH_SIZE, 1 << (4 * width).bit_length()) if search.estimate else 0
         return cls(
@@ -142,7 +142,7 @@ def search_candidates(
     members: Any,  # IN/OUT (N, C′) K(n), closest first; −1 where there is none
     n_distances: Any,  # IN/OUT (T,)
     pause: Any,  # IN/OUT (2,) where to go on: the task, −1 for the next one, and the place in the order
-    scratch: Any,  # IN/OUT
+    space: Any,  # IN/OUT
     triples: Any,  # OUT
 ) -> int:
     """General C′: K(n) = the C′ best of ∪ G_c, c ∈ K(n), and of `n_random` others. O(rows · C′ · G · D).
@@ -150,7 +150,7 @@ def search_candidates(
     The table is emptied at the end of a task, and before it is too full. Returns the number of stretches of triples,
     when all is done (`pause` is −1 then) or when there may be no room for the next ones.
     """
-    H, n_stretches, n_triples, stretches = scratch.keys.shape[0], 0, 0, triples.stretches
+    H, n_stretches, n_triples, stretches = space.keys.shape[0], 0, 0, triples.stretches
     task, k = pause[0], pause[1]
     if task < 0:
         task = take_number(queue)
@@ -162,18 +162,18 @@ def search_candidates(
                 pause[0], pause[1] = task, k
                 return n_stretches
             n_held = 0
-            while k < end and (H == 0 or n_held + scratch.seen.shape[0] <= H // 2):
+            while k < end and (H == 0 or n_held + space.seen.shape[0] <= H // 2):
                 i = order[k]
                 if k + AHEAD < end:
                     fetch(rows, places[k + AHEAD])
-                n_seen = search_row(rows, places[k], scales[i] if scales.shape[0] else 1.0, i, ground, members, scratch)
+                n_seen = search_row(rows, places[k], scales[i] if scales.shape[0] else 1.0, i, ground, members, space)
                 n_distances[task] += n_seen
                 weight = weights[i] if weights.shape[0] else 1.0
                 if H and weight > 0:
-                    n_held += collect_pairs(members[i, 0], weight, ground, n_seen, scratch)
+                    n_held += collect_pairs(members[i, 0], weight, ground, n_seen, space)
                 k += 1
             if n_held:
-                drain_pairs(ground.graph.shape[0], scratch, triples, n_triples)
+                drain_pairs(ground.graph.shape[0], space, triples, n_triples)
                 stretches[n_stretches, 0], stretches[n_stretches, 1] = tasks[task], n_triples
                 stretches[n_stretches, 2] = n_held
                 n_triples += n_held
@@ -185,22 +185,22 @@ def search_candidates(
 
 
 @inline
-def search_row(rows: Any, r: int, scale: float, i: int, ground: Any, members: Any, scratch: Any) -> int:
+def search_row(rows: Any, r: int, scale: float, i: int, ground: Any, members: Any, space: Any) -> int:
     """K(n) of one row; returns how many clusters it has looked at. O(C′ · G · D)."""
-    n_seen = search_space(members, i, ground.graph, ground.n_random, ground.seed, ground.first_row + i, scratch)
-    n_kept, seen, seen_costs = 0, scratch.seen, scratch.seen_costs
+    n_seen = search_space(members, i, ground.graph, ground.n_random, ground.seed, ground.first_row + i, space)
+    n_kept, seen, seen_costs = 0, space.seen, space.seen_costs
     for s in range(n_seen):
         seen_costs[s] = cost_of(rows, r, scale, ground, seen[s])
-        n_kept = insert(seen_costs[s], seen[s], scratch.costs, members[i], n_kept)
+        n_kept = insert(seen_costs[s], seen[s], space.costs, members[i], n_kept)
     for a in range(n_kept, members.shape[1]):
         members[i, a] = -1
     return n_seen
 
 
 @inline
-def search_space(members: Any, i: int, graph: Any, n_random: int, seed: Any, number: int, scratch: Any) -> int:
+def search_space(members: Any, i: int, graph: Any, n_random: int, seed: Any, number: int, space: Any) -> int:
     """G(n) = ∪ G_c, c ∈ K(n), and `n_random` others, each once; returns how many. `former` becomes K(n). O(C′ · G)."""
-    stamps, former, seen = scratch.stamps, scratch.former, scratch.seen
+    stamps, former, seen = space.stamps, space.former, space.seen
     stamp, n_seen = np.int64(i) + 1, 0
     for a in range(former.shape[0]):
         former[a] = members[i, a]
@@ -225,15 +225,15 @@ def search_space(members: Any, i: int, graph: Any, n_random: int, seed: Any, num
 
 
 @inline
-def collect_pairs(closest: Any, weight: float, ground: Any, n_seen: int, scratch: Any) -> int:
+def collect_pairs(closest: Any, weight: float, ground: Any, n_seen: int, space: Any) -> int:
     """Add what one row says about its closest cluster and the others it has seen; returns how many are new."""
     n_new = 0
     for s in range(n_seen):
-        if scratch.seen[s] != closest:
-            value = np.float64(scratch.seen_costs[s])
+        if space.seen[s] != closest:
+            value = np.float64(space.seen_costs[s])
             value = np.sqrt(max(value, 0.0)) if ground.by_distance else value
-            key = np.int64(closest) * ground.graph.shape[0] + scratch.seen[s]
-            n_new += collect_pair(key, weight, value, scratch.keys, scratch.pair_sums)
+            key = np.int64(closest) * ground.graph.shape[0] + space.seen[s]
+            n_new += collect_pair(key, weight, value, space.keys, space.pair_sums)
     return n_new
 
 
@@ -255,13 +255,13 @@ def collect_pair(key: Any, weight: float, value: float, keys: Any, pair_sums: An
 
 
 @inline
-def drain_pairs(n_clusters: int, scratch: Any, triples: Any, n: int) -> None:
+def drain_pairs(n_clusters: int, space: Any, triples: Any, n: int) -> None:
     """Move the hash table's entries into triples, in table order, from triple n on. O(H)."""
-    keys, pairs, sums = scratch.keys, triples.pairs, triples.sums
+    keys, pairs, sums = space.keys, triples.pairs, triples.sums
     for slot in range(keys.shape[0]):
         if keys[slot] >= 0:
             pairs[0, n], pairs[1, n] = keys[slot] // n_clusters, keys[slot] % n_clusters
-            sums[0, n], sums[1, n] = scratch.pair_sums[slot, 0], scratch.pair_sums[slot, 1]
+            sums[0, n], sums[1, n] = space.pair_sums[slot, 0], space.pair_sums[slot, 1]
             keys[slot] = -1
             n += 1
 
@@ -358,13 +358,13 @@ def search_candidates_of(
     n_distances, found = np.zeros(len(tasks) - 1, dtype=np.int64), list[Triples]()
 
     def search_tasks(queue: NDArray[np.int64], part: slice, rows: KernelRows, places: NDArray[np.integer]) -> None:
-        scratch = Scratch.make(C, members.shape[1], graph.shape[1], search, dtype)
+        space = Workspace.make(C, members.shape[1], graph.shape[1], search, dtype)
         mine, pause = list[Triples](), np.full(2, -1, dtype=np.int64)
         while not mine or pause[0] >= 0:
-            triples = Triples.make(len(scratch.keys))
+            triples = Triples.make(len(space.keys))
             n_stretches = search_candidates(
                 queue, tasks[part.start : part.stop + 1], rows, places, order, shard.weights, shard.scales, ground,
-                members, n_distances[part], pause, scratch, triples,
+                members, n_distances[part], pause, space, triples,
             )  # fmt: skip
             mine.append(triples._replace(stretches=triples.stretches[:n_stretches]))
         found.extend(mine)

@@ -21,7 +21,7 @@ from globular.jit.memory import as_matrix, order_key
 from globular.model.centers import NUMBERS_AT_ONCE
 from globular.model.groups import group_by
 from globular.model.statistics import F64, Floats
-from globular.passes.cpu.engine.decide import TILE, insert, lower_block
+from globular.passes.cpu.engine.decide import STATE, TILE, insert, lower_block, lower_few_columns
 from globular.passes.cpu.engine.rows import squared_distance
 from globular.passes.cpu.engine.score import Centers, Visit, Workspace, score_block
 from globular.passes.cpu.grouped import ROWS_PER_TASK
@@ -266,6 +266,11 @@ def lower_cells(
                     i = chosen[k]
                     scale = visit.scales[i] if visit.scales.shape[0] else 1.0
                     best[i] = squared_distance(visit.rows, at[k], scale, centers.centers, labels[i], centers.norms)
+            if centers.across == 1 and len(visit.rows) == 1:
+                lower_few_columns(
+                    visit.rows, at, chosen, visit.scales, visit.offset, centers, first, stop, scratch, best, labels
+                )
+                continue
             for c in range(first, stop, most):
                 block = as_matrix(scratch.scores, end - begin, min(most, stop - c))
                 score_block(visit.rows, at, visit.offset, centers, c, scratch, block)
@@ -393,13 +398,14 @@ class CellProduct:
 
     def _workspace_to_lower(self) -> Workspace:
         width = min(self._largest, CENTERS_AT_ONCE)
-        return self.workspace(width, -(-width // TILE))
+        return self.workspace(width, -(-width // TILE), TILE)
 
     def workspace(self, width: int, n_keys: int = 0, n_winners: int = 0) -> Workspace:
         """Memory of one thread: a block of rows, and their scores with `width` centres."""
         (least, most), dtype = BLOCK_ROWS, self._dtype
         seen = np.empty((most, self._shard.n_columns), dtype=dtype)
-        return new_workspace(seen, np.empty(max(CACHED_NUMBERS, least * width), dtype=dtype), n_keys, n_winners)
+        room = max(CACHED_NUMBERS, least * width, (STATE + THIN) * TILE)  # at least for rows in lanes
+        return new_workspace(seen, np.empty(room, dtype=dtype), n_keys, n_winners)
 
 
 def new_workspace(seen: Floats, scores: Floats, n_keys: int = 0, n_winners: int = 0) -> Workspace:

@@ -12,11 +12,13 @@ from typing import Any
 import numpy as np
 
 from globular.jit import inline, kernel
-from globular.jit.memory import float_bits
+from globular.jit.memory import as_matrix, float_bits
 from globular.passes.cpu.engine.rows import squared_distance
 
 TILE = 64
 """Scores whose lowest is kept: four AVX-512 registers of float32."""
+STATE = 3
+"""Numbers that a row in a lane has before its columns: a score, the lowest one and the second lowest."""
 
 
 @inline
@@ -100,18 +102,28 @@ def scores_may_overflow(
 
 
 @inline
-def highest_key(rows: Any, row: int, scale: float, length: float, squared: float, centers: Any, keys: Any) -> int:
-    """The highest key that may hide a centre no farther than √squared; the highest of all where scores may overflow.
+def farthest(rows: Any, row: int, scale: float, length: float, squared: float, centers: Any) -> float:
+    """The highest score, as a squared distance, that may hide a centre no farther than √squared.
 
-    Such a centre has ‖m‖ ≤ ‖x‖ + d, which bounds the rounding error of its score and of its exact distance.
+    Such a centre has ‖m‖ ≤ ‖x‖ + d, which bounds the rounding error of its score and of its exact distance. It is
+    infinite where scores may overflow.
     """
     n_terms = rows[0].shape[1] if len(rows) == 1 else rows[-1][row + 1] - rows[-1][row]
     unit, tiny, reach = centers.unit, centers.tiny, length + np.sqrt(squared)
     if scores_may_overflow(reach, scale, tiny):
-        return np.iinfo(keys.dtype).max
+        return np.inf
     slack = (2.0 * n_terms + 8.0) * (unit * length * reach + tiny * (1.0 + scale)) + 8.0 * unit * reach * reach
     slack += (centers.centers.shape[1] + 8.0) * 2.0**-52 * reach * reach
-    return float_bits(centers.score_norms.dtype.type(squared + slack))
+    return squared + slack
+
+
+@inline
+def highest_key(rows: Any, row: int, scale: float, length: float, squared: float, centers: Any, keys: Any) -> int:
+    """The same as a key; the highest of all where scores may overflow."""
+    limit = farthest(rows, row, scale, length, squared, centers)
+    if limit == np.inf:
+        return np.iinfo(keys.dtype).max
+    return float_bits(centers.score_norms.dtype.type(limit))
 
 
 @inline
@@ -172,3 +184,89 @@ def lower_block(
             for c in range(t * TILE, min(width, (t + 1) * TILE)):
                 if key_of(scores, k, c, norms, stretch, shift) <= limit:
                     measure(rows, row, scale, centers, first + c, i, own, best, labels)
+
+
+@inline
+def fill_lanes(rows: Any, at: Any, chosen: Any, scales: Any, offset: Any, begin: int, lanes: Any) -> None:
+    """The rows from at[begin] on, one to a lane, with nothing found yet; the last fills what is left. O(TILE · D)."""
+    x, last = rows[0], at.shape[0] - 1
+    for r in range(TILE):
+        k = min(begin + r, last)
+        stretch = lanes.dtype.type(scales[chosen[k]] if scales.shape[0] else 1.0)
+        for j in range(x.shape[1]):
+            value = lanes.dtype.type(x[at[k], j] - offset[j] if offset.shape[0] else x[at[k], j])
+            lanes[STATE + j, r] = stretch * value
+        lanes[1, r] = lanes[2, r] = np.inf
+
+
+@inline
+def lower_lanes(lanes: Any, nearest: Any, factors: Any, c: int, norm: Any) -> None:
+    """One centre against the rows of all lanes. Trip counts are constant: it vectorises. O(TILE · D)."""
+    D = factors.shape[0]
+    head = D - (D - 1) // 4 * 4
+    a, b, d = factors[0, c], factors[min(1, head - 1), c], factors[min(2, head - 1), c]
+    if head == 1:
+        for r in range(TILE):
+            lanes[0, r] = norm + a * lanes[STATE, r]
+    elif head == 2:
+        for r in range(TILE):
+            lanes[0, r] = norm + a * lanes[STATE, r] + b * lanes[STATE + 1, r]
+    else:
+        e = factors[3, c] if head == 4 else norm - norm
+        fourth = STATE + head - 1
+        for r in range(TILE):
+            three = norm + a * lanes[STATE, r] + b * lanes[STATE + 1, r] + d * lanes[STATE + 2, r]
+            lanes[0, r] = three + e * lanes[fourth, r]
+    for j in range(head, D, 4):
+        a, b, d, e = factors[j, c], factors[j + 1, c], factors[j + 2, c], factors[j + 3, c]
+        for r in range(TILE):
+            lanes[0, r] += (a * lanes[STATE + j, r] + b * lanes[STATE + j + 1, r]) + (
+                d * lanes[STATE + j + 2, r] + e * lanes[STATE + j + 3, r]
+            )
+    for r in range(TILE):
+        score, lowest, second, held = lanes[0, r], lanes[1, r], lanes[2, r], nearest[r]
+        lanes[1, r] = min(score, lowest)
+        lanes[2, r] = min(max(score, lowest), second)
+        nearest[r] = nearest.dtype.type(c) if score < lowest else held
+
+
+@kernel
+def lower_few_columns(
+    rows: Any,  # IN
+    at: Any,  # IN  (m,) where the rows of a block lie
+    chosen: Any,  # IN  (m,) their numbers
+    scales: Any,  # IN  (N,) or empty
+    offset: Any,  # IN  (D,) or empty
+    centers: Any,  # IN
+    first: int,  # IN  centres first … stop − 1
+    stop: int,  # IN
+    scratch: Any,  # IN/OUT scores; integers as wide as a score
+    best: Any,  # IN/OUT (N,) squared distance to the centre of the label
+    labels: Any,  # IN/OUT (N,) −1: none yet
+) -> None:
+    """What `score_block` and `lower_block` do, for rows of few columns. O(m · width · D)
+
+    In few dimensions a score is a handful of multiplications: to write it to memory and read it again would be most of
+    the work. Here a row has a lane, and each centre in turn lowers the lowest and the second lowest score of all lanes.
+    """
+    if len(rows) > 1:
+        return
+    m, D = at.shape[0], rows[0].shape[1]
+    lanes, nearest = as_matrix(scratch.scores, STATE + D, TILE), scratch.winners
+    for begin in range(0, m, TILE):
+        fill_lanes(rows, at, chosen, scales, offset, begin, lanes)
+        nearest[:] = first
+        for c in range(first, stop):
+            lower_lanes(lanes, nearest, centers.factors, c, centers.score_norms[c])
+        for r in range(min(TILE, m - begin)):
+            i, row, square = chosen[begin + r], at[begin + r], 0.0
+            scale, own = scales[i] if scales.shape[0] else 1.0, labels[i]
+            for j in range(D):
+                square += np.float64(lanes[STATE + j, r]) * lanes[STATE + j, r]
+            length, shift = np.sqrt(square), square * (1.0 - 4.0 * centers.unit)
+            if own >= 0 and lanes[1, r] + shift > farthest(rows, row, scale, length, best[i], centers):
+                continue
+            measure(rows, row, scale, centers, nearest[r], i, own, best, labels)
+            if not lanes[2, r] + shift > farthest(rows, row, scale, length, best[i], centers):
+                for c in range(first, stop):
+                    measure(rows, row, scale, centers, c, i, own, best, labels)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from pathlib import Path
 from typing import Any, get_args
 
@@ -20,12 +21,13 @@ from globular.passes.cpu import CpuShard
 from globular.passes.cpu.shard import BlockShard
 from globular.passes.dask.log import Log
 from globular.passes.dask.messages import Work
+from globular.passes.host import RUN
 from globular.passes.many.split import SplitShard
 from globular.passes.many.stream import StreamShard
 from globular.seam.among import Down, HardAmong, Need, Remembered, SoftAmong
 from globular.seam.mixture_passes import Expect
-from globular.seam.passes import AddSeeds, Assign, Change, Moments, Project, Relabel, SumByLabel
-from globular.seam.shard import Shard
+from globular.seam.passes import AddSeeds, Assign, Change, Moments, Project, Relabel, Spare, SumByLabel
+from globular.seam.shard import PointState, Shard
 from globular.seam.tree_passes import ExpectCells, Gains, OpenGaining, OpenRows, Plant, TakeCells
 from makers import blobs
 
@@ -168,3 +170,18 @@ def test_oracles_are_plain_numpy() -> None:
     for path in (Path(__file__).parents[1] / "reference").glob("*.py"):
         imported = re.findall(r"^(?:from|import) ([\w.]+)", path.read_text(encoding="utf-8"), re.MULTILINE)
         assert not [name for name in imported if re.match(r"numba|sklearn|globular\.(kernels|passes)", name)], path
+
+
+def test_threads_that_ask_for_state_at_once_get_one_array(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows that have to be converted come part by part, in threads: each once made distances of its own."""
+    make = PointState._new
+
+    def slowly(self: PointState, *how: Any) -> Any:
+        time.sleep(0.02)
+        return make(self, *how)
+
+    monkeypatch.setattr(PointState, "_new", slowly)
+    X = np.random.default_rng(0).integers(255, size=(3 * RUN, 3)).astype(np.uint8)
+    shard = CpuShard(X, n_threads=3)
+    shard.run(Spare(X[:64].astype(np.float64)))
+    assert np.isfinite(shard.squared_distances).all() and shard.labels.min() >= 0

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,8 @@ from globular.seam.mixture_passes import Expect
 from globular.seam.passes import Index, Labels, Moments, Pass, Result, RowValue
 from globular.threads import cached_property
 
+_MAKING = Lock()
+
 
 class PointState:
     """Named per-point arrays, made when a pass first asks for them."""
@@ -33,9 +36,10 @@ class PointState:
     def get(self, name: str, dtype: Any, fill: float, width: int | None = None) -> Any:
         """The array of that name; made and filled on first use or when its width changed."""
         shape = (self.n_rows,) if width is None else (self.n_rows, width)
-        array = self._arrays.get(name)
-        if array is None or array.shape != shape:
-            array = self._arrays[name] = self._new(shape, dtype, fill)
+        with _MAKING:  # threads that find none must not make one each
+            array = self._arrays.get(name)
+            if array is None or array.shape != shape:
+                array = self._arrays[name] = self._new(shape, dtype, fill)
         return array
 
     def _new(self, shape: tuple[int, ...], dtype: Any, fill: float) -> Any:

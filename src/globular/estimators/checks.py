@@ -161,9 +161,14 @@ def fit_bytes(n_rows: int, n_columns: int, n_numbers: int, n_words: int, n_threa
     return parameters + 8 * n_words * n_rows + copies + FIXED_BYTES + n_threads * THREAD_BYTES
 
 
-def words_of_neighbors(n_candidates: int, n_random: int) -> int:
-    """Words a row where rows look at neighbourhoods: K(n) twice, and at worst pairs of Eq. 8 of every row's own."""
-    return 20 + 23 * n_candidates + 5 * n_random
+def neighbor_bytes(n_rows: int, n_clusters: int, n_neighbors: int, n_candidates: int, n_random: int) -> int:
+    """For rows that look at neighbourhoods: K(n) twice, and the pairs of Eq. 8.
+
+    With one candidate these are pairs of neighbours of a cluster; with more, at worst every row has its own.
+    """
+    n_pairs = n_random * n_rows
+    n_pairs += 4 * n_candidates * n_rows if n_candidates > 1 else n_clusters * min(n_neighbors, n_clusters) ** 2
+    return 8 * ((20 + 3 * n_candidates) * n_rows + 5 * n_pairs)
 
 
 def mixture_bytes(

@@ -14,7 +14,7 @@ from globular.algorithms.kmeans.swaps import swapped_start
 from globular.algorithms.kmeans.variational import HardModel, VariationalOptions, start_rows, variational_kmeans
 from globular.algorithms.steps import Step
 from globular.estimators.centroids import CentroidEstimator
-from globular.estimators.checks import check_indices, fit_bytes, words_of_neighbors
+from globular.estimators.checks import check_indices, fit_bytes, neighbor_bytes
 from globular.estimators.inputs import Input, mean_variance
 from globular.estimators.parameters import Constraints, Number, one_of
 from globular.estimators.starts import starting_centers
@@ -126,9 +126,9 @@ class VariationalKMeans(CentroidEstimator):
         yield from variational_kmeans(data.shard, chosen.centers, options, rng, graph)
 
     def _most_bytes(self, data: Input) -> int:
-        C, D, G = self.n_clusters, data.n_columns, min(self.n_neighbors, self.n_clusters)
-        n_words = words_of_neighbors(min(self.n_candidates, C), self.n_random)
-        return fit_bytes(data.n_rows, D, C * (D + G * G), n_words, resolve_threads(self.n_threads))
+        N, C, D = data.n_rows, self.n_clusters, data.n_columns
+        searching = neighbor_bytes(N, C, self.n_neighbors, min(self.n_candidates, C), self.n_random)
+        return searching + fit_bytes(N, D, C * D, 0, resolve_threads(self.n_threads))
 
     def _take_preparation(self, centers: F64, data: Input, spare: Callable[[], F64]) -> None:
         super()._take_preparation(centers, data, spare)

@@ -19,7 +19,7 @@ from globular.algorithms.seeding.named import STARTS, Start
 from globular.algorithms.steps import Finding, Run, Step
 from globular.errors import DeviceError
 from globular.estimators.certificates import Certificate, of_mixture
-from globular.estimators.checks import check_indices, fit_bytes, mixture_bytes, words_of_neighbors
+from globular.estimators.checks import check_indices, fit_bytes, mixture_bytes, neighbor_bytes
 from globular.estimators.conditional import ConditionalMixture
 from globular.estimators.elsewhere import lazily, where_x_is
 from globular.estimators.inputs import EXACT_BELOW, Input
@@ -302,7 +302,8 @@ def truncated_bytes(data: Input, model: Any, options: VariationalOptions, *, pro
     size, C, n_threads = (data.n_rows, data.n_columns), model.n_components, resolve_threads(model.n_threads)
     most = mixture_bytes(*size, C, model.covariance_type, C_prime=options.C_prime, n_threads=n_threads)
     if not probes:  # pairs of components, as in k-means
-        most += fit_bytes(*size, C * options.G**2, words_of_neighbors(options.C_prime, options.n_random), n_threads)
+        searching = neighbor_bytes(data.n_rows, C, options.G, options.C_prime, options.n_random)
+        most += searching + fit_bytes(*size, C * data.n_columns, 0, n_threads)
     return most
 
 

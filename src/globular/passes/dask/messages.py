@@ -12,7 +12,7 @@ import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
 import numpy as np
@@ -161,8 +161,7 @@ class Reply:
         vars(self).update(state, sums={node: unpack(value) for node, value in state["sums"].items()})
 
 
-@dataclass(frozen=True, slots=True)
-class Packed:
+class Packed(NamedTuple):
     """Something in fewer bytes: what makes it again, and from what."""
 
     make: Callable[..., Any]
@@ -171,8 +170,8 @@ class Packed:
 
 def pack(value: Any) -> Any:
     """Statistics in a form that takes fewer bytes; `unpack` restores every bit."""
-    if isinstance(value, np.ndarray) and value.ndim == 2 and value.dtype == np.float64:
-        occupied = np.ascontiguousarray(value).view(np.int64).any(axis=1)
+    if isinstance(value, np.ndarray) and value.ndim in (1, 2) and value.dtype == np.float64:
+        occupied = np.ascontiguousarray(value).view(np.int64).any(axis=tuple(range(1, value.ndim)))
         indices = np.flatnonzero(occupied).astype(np.int32)
         few = 2 * len(indices) < len(value)
         return Packed(_with_rows, (value.shape, indices, value[indices])) if few else value
@@ -190,10 +189,10 @@ def unpack(value: Any) -> Any:
 
 
 def _with_rows(shape: tuple[int, ...], indices: NDArray[np.int32], rows: NDArray[np.float64]) -> NDArray[np.float64]:
-    """A matrix of which few rows differ from zero."""
-    matrix = np.zeros(shape)
-    matrix[indices] = rows
-    return matrix
+    """Counts or sums of which few rows differ from zero."""
+    whole = np.zeros(shape)
+    whole[indices] = rows
+    return whole
 
 
 def narrowed(values: NDArray[Any]) -> NDArray[Any]:

@@ -13,7 +13,7 @@ the time that compiling takes, for the versions of numba that were tried. GLOBUL
 """
 
 from globular.jit.clock import compile_seconds
-from globular.jit.functions import inline, kernel, kernel_apart, strict_kernel, twin
+from globular.jit.functions import inline, kernel, kernel_apart, twin
 from globular.jit.sharing import Queue, Scratch, Zeros, new_queue, share_kernel, take_number
 
 __all__ = [
@@ -26,7 +26,6 @@ __all__ = [
     "kernel_apart",
     "new_queue",
     "share_kernel",
-    "strict_kernel",
     "take_number",
     "twin",
 ]

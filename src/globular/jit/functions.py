@@ -152,11 +152,6 @@ def kernel(function: Function) -> Function:
     return cast(Function, Kernel(function))
 
 
-def strict_kernel(function: Function) -> Function:
-    """A kernel whose quotients are divisions: by way of an inverse the mean of equal rows would not be these rows."""
-    return cast(Function, Kernel(function, fastmath=False))
-
-
 def inline(function: Function) -> Function:
     """A small function that LLVM inlines into the kernels that call it."""
     return cast(Function, Kernel(function, forceinline=True))

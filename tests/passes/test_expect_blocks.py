@@ -105,9 +105,8 @@ def test_pairs_of_all_components_give_the_sums_of_all_components(kind: str, D: i
     weights = np.random.default_rng(2).uniform(size=len(rows))
     mixture = some_mixture(rows, kind)
     shards = [CpuShard(rows, weights, n_threads=n) for n in (1, 3)]
-    look = look_at_all(shards[0], mixture, 1e300, 1.0)
-    assert look is not None
-    pairs = look.everyone
+    pairs = look_at_all(shards[0], mixture, 1e300, 1.0)
+    assert pairs is not None
     assert len(pairs.components) == len(rows) * mixture.n_components
     one, two = (statistics_of(pairs.e_step(shard, mixture), len(pairs.components)) for shard in shards)
     assert_alike(one, shards[0].run(Expect(mixture)), 1e-10)

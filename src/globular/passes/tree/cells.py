@@ -15,7 +15,8 @@ from globular.jit import kernel
 from globular.model.chunks import Chunks, Claims, NodeValue
 from globular.model.gaussian import GaussianParameters
 from globular.model.statistics import F64, I64
-from globular.passes.cpu.expect.blocks import Answers, ChunkBlocks
+from globular.passes.cpu.engine.moments import Answers
+from globular.passes.cpu.expect.blocks import ChunkBlocks
 from globular.passes.cpu.expect.rows_of import SMALLEST_SHARE, claims_of
 from globular.passes.host import ROWS_AT_ONCE, HostShard
 from globular.passes.tree.frontier import Frontier

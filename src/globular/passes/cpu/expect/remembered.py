@@ -38,8 +38,9 @@ from globular.passes.cpu.engine.densities import (
     put_difference,
     weight_of,
 )
+from globular.passes.cpu.engine.moments import Tally, begin_sums
 from globular.passes.cpu.expect.all import blocks_for, expect_all
-from globular.passes.cpu.expect.blocks import ABSENT, ChunkBlocks, RawMoments, Tally, begin_sums, statistics_of
+from globular.passes.cpu.expect.blocks import ABSENT, ChunkBlocks
 from globular.passes.cpu.rows import read_only
 from globular.passes.cpu.shard import CpuShard
 from globular.passes.host import NONE
@@ -348,8 +349,8 @@ class Pairs(NamedTuple):
         places = np.arange(starts[-1]) + np.repeat(self.starts[rows] - starts[:-1], sizes)
         return Pairs(self.numbers[rows], starts, self.components[places])
 
-    def e_step(self, shard: CpuShard, mixture: GaussianParameters, q: F64 = NONE) -> RawMoments:
-        """Moments about the means of the mixture; `q` becomes the responsibilities of the pairs. O(P·S)."""
+    def e_step(self, shard: CpuShard, mixture: GaussianParameters, q: F64 = NONE) -> SoftStatistics:
+        """Sums about the means of the mixture; `q` becomes the responsibilities of the pairs. O(P·S)."""
         blocks = ChunkBlocks(mixture, np.zeros(mixture.n_features), by_differences=True)
         spans = blocks.spans(len(self.numbers), len(self.components))
         tally, form, all_rows = blocks.new_tally(spans.n), blocks.form, shard.dense_rows
@@ -380,7 +381,9 @@ class Pairs(NamedTuple):
             )
         else:
             run_all(convert, range(spans.n), shard.n_threads)
-        return blocks.total(tally, shard.n_threads)
+        found = blocks.statistics(blocks.total(tally, shard.n_threads), len(self.numbers))
+        found.n_distances = len(self.components)
+        return found
 
 
 def look_at_all(shard: CpuShard, mixture: GaussianParameters, nats: float, most: float) -> Pairs | None:
@@ -461,15 +464,14 @@ def expect_remembered(shard: CpuShard, work: Expect) -> SoftStatistics:
         if pairs is not None:
             is_alone = np.diff(pairs.starts) == 1
             single, several = pairs.pick(np.flatnonzero(is_alone)), pairs.pick(np.flatnonzero(~is_alone))
-            found = statistics_of(single.e_step(shard, mixture), len(single.components))
-            kept = Kept(pairs, several, Moments.from_pass(mixture, found))
+            kept = Kept(pairs, several, Moments.from_pass(mixture, single.e_step(shard, mixture)))
             shard.keep(kept)
     if kept is None:
         return expect_all(shard, work)
     n_distances = shard.n_rows * mixture.n_components
     if not work.among.renew:
         n_distances = len(kept.doubtful.components) + mixture.n_components
-    found = statistics_of(kept.doubtful.e_step(shard, mixture), n_distances)
+    found = kept.doubtful.e_step(shard, mixture)
     certain = kept.certain.about(mixture.means)
     # Σ log p(c, x) of rows that are of c alone: linear in their moments
     squares = np.vdot(mixture.each(mixture.precisions), certain[2])

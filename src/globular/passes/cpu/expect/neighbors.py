@@ -6,6 +6,7 @@ that follow, and the sums of the M-step. A cost is −2 log p(c, x), up to what 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -37,6 +38,27 @@ class Weighed(NamedTuple):
     """(C, 1), (C, D) or (C, D (D + 1) / 2), packed."""
     biases: F64
     """(C,)."""
+
+
+class Grouped(NamedTuple):
+    """Pairs (row, component), numbers n · width + a for the a-th component that row n looks at, by component."""
+
+    order: NDArray[np.integer]
+    """(P,)."""
+    starts: NDArray[np.int64]
+    """Component c has the pairs order[starts[c]] … order[starts[c + 1] − 1]."""
+    width: int
+
+
+class Sums(NamedTuple):
+    """Statistics of a truncated M-step, about the old means."""
+
+    counts: F64
+    """Σ w q, (C,)."""
+    firsts: F64
+    """Σ w q (x − μ), (C, D)."""
+    scatter: F64
+    """Σ w q of the packed second moment, (C, S)."""
 
 
 @inline
@@ -135,21 +157,17 @@ def shares_of_costs(
 @kernel
 def sum_shares(
     queue: Queue,  # IN/OUT tasks
-    tasks: Any,  # IN  (T + 1,) task t has the clusters tasks[t] … tasks[t + 1] − 1
-    rows: Any,  # IN  (array,): all rows, or (gathered) those of the entries of the only task
+    tasks: Any,  # IN  (T + 1,) task t has the components tasks[t] … tasks[t + 1] − 1
+    rows: Any,  # IN  (array,): all rows, or (gathered) those of the pairs of the only task
     gathered: bool,  # IN
     spread: Any,  # IN  (≤ N, S) of chunks, scatter / weight; the rows behind them have none
     shares: Any,  # IN  (N·C′,) w q(c)
-    C_prime: int,  # IN
-    order: Any,  # IN  (N·C′,) entries n·C′ + a grouped by their cluster
-    starts: Any,  # IN  (C + 2,)
+    grouped: Any,  # IN  a `Grouped`
     centers: Any,  # IN  (C, D) float64
-    counts: Any,  # OUT (C,) Σ w q
-    sums: Any,  # OUT (C, D) Σ w q (x − μ)
-    scatter: Any,  # OUT (C, S) Σ w q of the packed second moment about μ
+    total: Any,  # OUT a `Sums`
 ) -> None:
-    """Statistics of the truncated M-step, in cluster order, about the old means. O(entries · S)."""
-    x = rows[0]
+    """Sums of the pairs of each component. O(pairs · S)."""
+    x, (order, starts, C_prime), (counts, sums, scatter) = rows[0], grouped, total
     D, S = centers.shape[1], scatter.shape[1]
     isotropic = S == 1
     task = take_number(queue)
@@ -280,35 +298,49 @@ def soft_sums(
     rows: Rows, mixture: GaussianParameters, members: Members, shares: F64, n_threads: int, spread: F64 = NO_TABLE
 ) -> tuple[F64, F64, F64]:
     """Counts, sums and scatter of the truncated M-step: the entries of K(n) sorted by cluster."""
-    means, (C, D), C_prime, kind = mixture.means, mixture.means.shape, members.shape[1], mixture.family.scatter
-    starts, order = by_component(members, C, n_threads)
-    counts, sums, scatter = np.zeros(C), np.zeros((C, D)), np.zeros((C, kind.width(D)))
-    flat = shares.ravel()
+    (C, D), kind = mixture.means.shape, mixture.family.scatter
+    grouped, flat = by_component(members, C, n_threads), shares.ravel()
+    total = Sums(np.zeros(C), np.zeros((C, D)), np.zeros((C, kind.width(D))))
 
     def add(queue: NDArray[np.int64], tasks: NDArray[np.int64], some: KernelRows, gathered: bool) -> None:
-        sum_shares(queue, tasks, some, gathered, spread, flat, C_prime, order, starts, means, counts, sums, scatter)
+        sum_shares(queue, tasks, some, gathered, spread, flat, grouped, mixture.means, total)
 
     # About a hundred tasks: fewer would not balance, more would cost more to hand out. Threads play no part.
-    spans = list(cut_groups(starts, min(1 << 16, max(ROWS_PER_TASK, len(order) // 100))))
+    size = min(1 << 16, max(ROWS_PER_TASK, len(grouped.order) // 100))
+    on_components(rows, grouped, size, n_threads, add, calls_blas=False)
+    return total.counts, total.firsts, kind.unpack(total.scatter, D)
+
+
+def on_components(
+    rows: Rows, grouped: Grouped, size: int, n_threads: int,
+    work: Callable[[NDArray[np.int64], NDArray[np.int64], KernelRows, bool], object], *, calls_blas: bool = True,
+) -> None:  # fmt: skip
+    """Call a kernel that takes tasks of about `size` pairs from a queue, with all rows.
+
+    `work` gets the queue, tasks, rows, and whether these are gathered: rows to be converted come task by task.
+    """
+    order, starts, width = grouped
+    spans = list(cut_groups(starts, size))
     if can_be_indexed(rows):
         queue, everyone, tasks = new_queue(), rows.kernel_rows(0, rows.shape[0]), np.array([0, *(b for _, b in spans)])
-        share_kernel(lambda: add(queue, tasks, everyone, False), queue, min(n_threads, len(spans)), calls_blas=False)
-    else:
+        share_kernel(
+            lambda: work(queue, tasks, everyone, False), queue, min(n_threads, len(spans)), calls_blas=calls_blas
+        )
+        return
 
-        def gather_and_add(span: tuple[int, int]) -> None:
-            entries = order[starts[span[0]] : starts[span[1]]]
-            add(new_queue(), np.array(span), gather_rows(rows, entries // C_prime), True)
+    def gather(span: tuple[int, int]) -> None:
+        some = gather_rows(rows, order[starts[span[0]] : starts[span[1]]] // width)
+        work(new_queue(), np.array(span), some, True)
 
-        run_all(gather_and_add, spans, n_threads, calls_blas=False)
-    return counts, sums, kind.unpack(scatter, D)
+    run_all(gather, spans, n_threads, calls_blas=calls_blas)
 
 
-def by_component(candidates: Members, C: int, n_threads: int) -> tuple[NDArray[np.int64], NDArray[np.integer]]:
-    """(starts, order): the pairs of component c, numbers n · W + a, are order[starts[c]:starts[c + 1]]."""
+def by_component(candidates: Members, C: int, n_threads: int) -> Grouped:
+    """The pairs of components that rows look at; −1 is none."""
     clusters, queue = np.empty(candidates.size, dtype=np.int32), new_queue()
     threads = worth_waking(n_threads, SECONDS_PER_NUMBER * candidates.size)
     share_kernel(
         lambda: clusters_of_entries(queue, RUN, candidates.ravel(), C, clusters), queue, threads, calls_blas=False
     )
     starts, order = group_by(clusters, C + 1, n_threads)
-    return starts[:-1], order
+    return Grouped(order, starts[:-1], candidates.shape[1])

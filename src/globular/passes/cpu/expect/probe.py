@@ -158,7 +158,7 @@ class FullPairs:
 
     def __init__(self, shard: CpuShard, mixture: GaussianParameters, candidates: Members) -> None:
         self._shard, self._mixture, self._size = shard, mixture, candidates.shape
-        self._starts, self._order = by_component(candidates, mixture.n_components, shard.n_threads)
+        self._order, self._starts, _ = by_component(candidates, mixture.n_components, shard.n_threads)
 
     def _of(self, c: int) -> Iterator[tuple[NDArray[np.integer], F64]]:
         """The pairs of a component in blocks, with x − μ."""

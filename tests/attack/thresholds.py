@@ -204,7 +204,6 @@ _TREES: Mapping[str, Values] = {
     "algorithms.infinite.sowing._ROWS": (60, NEVER),
     "algorithms.infinite.tree_partition._FITTED": (2, NEVER),
     "passes.cpu.answer.PREDICTIVE_AT_ONCE": (1, NEVER),
-    "passes.tree.expect_neighbors._COMPONENTS_PER_TASK": (1, NEVER),
     "passes.tree.expect.SAMPLED_ROWS": (4, 1 << 16),
     "passes.tree.partition.DEEPEST": (1, 60),
     "estimators.chunky_mixture.TRUNCATED_FROM": (2, NEVER),

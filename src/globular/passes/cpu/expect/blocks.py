@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 
 from globular.jit import Queue, Scratch, inline, kernel, new_queue, share_kernel, take_number
 from globular.jit.blas import add_product
+from globular.lazy import cached_property
 from globular.model.chunks import Chunks, ShareRule
 from globular.model.covariances.scatter import CANCELLATION_LIMIT
 from globular.model.gaussian import GaussianParameters, linear_coefficients
@@ -50,7 +51,7 @@ from globular.passes.cpu.expect.features import central, linear_form
 from globular.passes.cpu.rows import read_only
 from globular.passes.cpu.shard import CpuShard
 from globular.passes.host import NO_NUMBERS, NO_TABLE, NONE
-from globular.threads import SECONDS_PER_NUMBER, cached_property, run_all, worth_waking
+from globular.threads import SECONDS_PER_NUMBER, run_all, worth_waking
 
 BLOCK_ENTRIES = 2**15
 """Numbers in the widest array of a block: a quarter of a megabyte, which the cache of a core holds."""

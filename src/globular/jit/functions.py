@@ -18,7 +18,8 @@ import numpy as np
 from globular.jit import library
 from globular.jit.choice import compiler
 from globular.jit.sources import OURS
-from globular.threads import cached_property, on_all_threads
+from globular.lazy import cached_property
+from globular.threads import on_all_threads
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 

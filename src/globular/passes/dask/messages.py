@@ -18,11 +18,11 @@ from weakref import WeakKeyDictionary, WeakValueDictionary
 import numpy as np
 from numpy.typing import NDArray
 
+from globular.lazy import cached_property
 from globular.model.gaussian import GaussianParameters
 from globular.model.statistics import PairStatistics
 from globular.passes.many.split import Node, TreeSum
 from globular.seam.passes import Pass
-from globular.threads import cached_property
 
 
 class Work:

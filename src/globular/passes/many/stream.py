@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from globular.data.blocks import Block, Matrix, Source, working_dtype
 from globular.data.sources import check_rows
+from globular.lazy import cached_property
 from globular.model.nested import Batch, NestedStatistics
 from globular.model.statistics import F64, I64
 from globular.passes.cpu.shard import BlockShard, CpuShard
@@ -23,7 +24,7 @@ from globular.passes.host import PART_BYTES
 from globular.seam.among import Need
 from globular.seam.passes import AssignBatch, Index
 from globular.seam.shard import PointState
-from globular.threads import cached_property, even_ranges, read_ahead
+from globular.threads import even_ranges, read_ahead
 
 HELD_BYTES = 256 * 2**20
 READ_ANEW = "rows that are read anew remember nothing"

@@ -15,6 +15,7 @@ import torch
 from numpy.typing import NDArray
 
 from globular.errors import MemoryBudgetError
+from globular.lazy import cached_property
 from globular.model.random import random_labels
 from globular.model.statistics import F64
 from globular.passes.host import BY_METHODS, Handler, HostShard
@@ -26,7 +27,6 @@ from globular.seam import passes
 from globular.seam.among import Need
 from globular.seam.passes import Index, Labels, Pass, Result, RowValue
 from globular.seam.shard import PointState
-from globular.threads import cached_property
 
 DENSE = "the rows are dense"
 NOT_WRITTEN = "it has not been written for GPUs; use device='cpu'"

@@ -12,13 +12,13 @@ from typing import Any
 import torch
 
 from globular.errors import UnsupportedPassError
+from globular.lazy import cached_property
 from globular.model.statistics import F64, Floats
 from globular.passes.torch.card import NOT_WRITTEN, CardShard
 from globular.passes.torch.plain import blocks, seen
 from globular.passes.torch.recording import Recordings
 from globular.seam.passes import Index, Pass, Result
 from globular.seam.shard import PointState
-from globular.threads import cached_property
 
 KEPT_TYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.uint8)
 """Types in which rows stay; others become float32 where nothing is lost, else float64."""

@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from globular.jit import Queue, Scratch, kernel, new_queue, share_kernel, take_number
+from globular.lazy import cached_property
 from globular.model.chunks import Chunks, ShareRule
 from globular.model.covariances.scatter import CANCELLATION_LIMIT
 from globular.model.gaussian import GaussianParameters, linear_coefficients
@@ -33,7 +34,7 @@ from globular.passes.cpu.expect.features import central, linear_form
 from globular.passes.cpu.rows import read_only
 from globular.passes.cpu.shard import CpuShard
 from globular.passes.host import NO_NUMBERS, NO_TABLE
-from globular.threads import SECONDS_PER_NUMBER, cached_property, even_ranges, run_all
+from globular.threads import SECONDS_PER_NUMBER, even_ranges, run_all
 
 BLOCK_ENTRIES = 2**15
 """Numbers in the widest array of a block: a quarter of a megabyte, which the cache of a core holds."""

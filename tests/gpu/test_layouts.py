@@ -20,7 +20,7 @@ from globular.algorithms.kmeans.pipeline import PipelineOptions, kmeans  # noqa:
 from globular.algorithms.seeding.named import draw_seeds  # noqa: E402
 from globular.errors import DataError, MemoryBudgetError  # noqa: E402
 from globular.passes.cpu import CpuShard  # noqa: E402
-from globular.passes.many.split import SplitShard  # noqa: E402
+from globular.passes.many import SplitShard  # noqa: E402
 from globular.passes.torch import StreamedShard, TorchShard, opening  # noqa: E402
 from globular.seam.passes import Assign, Moments  # noqa: E402
 from makers import blobs, weights_for  # noqa: E402

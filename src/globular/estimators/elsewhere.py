@@ -19,7 +19,7 @@ from sklearn.utils.validation import check_is_fitted
 from globular.data.open import are_not_numbers, is_collection
 from globular.errors import DataError, DeviceError
 from globular.estimators.parameters import DEVICE
-from globular.passes.dask.opening import current_client
+from globular.passes.dask import current_client
 from globular.passes.dask.partitions import is_frame, rows_from_chunk
 from globular.passes.registry import beside
 

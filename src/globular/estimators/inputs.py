@@ -38,7 +38,7 @@ from globular.estimators.elsewhere import device_for, lies_on_card, sample_of
 from globular.estimators.running import warn_user
 from globular.estimators.validation import check_weights, has_columns_of, validated
 from globular.model.statistics import F64
-from globular.passes.dask.opening import are_on_workers, open_on_workers
+from globular.passes.dask import are_on_workers, open_on_workers
 from globular.passes.registry import check_card_memory, rows_on_card, shard_on_card, shard_over
 from globular.seam.passes import Assign, Index, Labels
 from globular.seam.shard import Shard

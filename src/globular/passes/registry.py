@@ -1,6 +1,6 @@
 """Which shard for which rows. Nobody outside of `passes` names a kind of shard: a new one is added here.
 
-Rows on Dask workers are laid out by `passes.dask.opening`, whose workers come here for each of their parts.
+Rows on Dask workers are laid out by `passes.dask`, whose workers come here for each of their parts.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from globular.errors import import_extra
 from globular.model.statistics import F64
 from globular.passes.cpu import CpuShard
 from globular.passes.host import HostShard
-from globular.passes.many.stream import StreamShard
+from globular.passes.many import StreamShard
 
 __all__ = ["beside", "check_card_memory", "rows_on_card", "shard_on_card", "shard_over"]
 

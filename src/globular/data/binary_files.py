@@ -1,10 +1,9 @@
-"""Files of NumPy and SciPy, and others in which every value stands at a fixed place: .npy, the records of .fvecs, the file
-behind a memory map. A .npz file is read whole. Pickled objects are refused, never loaded.
+"""Files of NumPy and SciPy, and others in which every value stands at a fixed place: records of .fvecs, memory maps.
 
-What stands at fixed places is read by calls and not through a mapping, though that would be less to write: touching a
-mapped file that has become shorter kills the process, and no check beforehand can exclude it. From the system's cache
-that costs a copy: about 0.4 s a gigabyte where the mapping takes 0.3, and several times the mapping's time for many
-scattered rows.
+A .npz file is read whole. Pickled objects are refused, never loaded. What stands at fixed places is read by calls and
+not through a mapping, though that would be less to write: touching a mapped file that has become shorter kills the
+process, and no check beforehand can exclude it. From the system's cache that costs a copy: about 0.4 s a gigabyte where
+the mapping takes 0.3, and several times the mapping's time for many scattered rows.
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ from globular.passes.cpu import CpuShard
 from globular.passes.cpu.expect import rows_of
 from globular.passes.cpu.expect.blocks import ChunkBlocks
 from globular.passes.cpu.expect.remembered import MARGIN, Kept
-from globular.passes.many.split import SplitShard
+from globular.passes.many import SplitShard
 from globular.passes.tree import cells as tree_cells
 from globular.seam.among import Neighbors, Remembered
 from globular.seam.mixture_passes import Expect, ExpectShares, RowsOf

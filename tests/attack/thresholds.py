@@ -115,7 +115,7 @@ _SEEDS: Mapping[str, Values] = {
 _BATCHES: Mapping[str, Values] = {
     "passes.cpu.assign.batch.DIRECT_SHARE": (0.0, 1.0),
     "model.nested.DRAWN_AT_ONCE": (16, NEVER),
-    "passes.many.stream.HELD_BYTES": (1 << 10, NEVER),
+    "passes.many.HELD_BYTES": (1 << 10, NEVER),
     "model.columns.COLUMNS_PER_TASK": (1, NEVER),
     "model.votes.ENTRIES_PER_TASK": (16, NEVER),
     "model.columns.ROWS_WORTH_PARTS": (1, NEVER),
@@ -216,10 +216,10 @@ _FILES: Mapping[str, Values] = {
     "data.binary_files._GAP_BYTES": (0, NEVER),
     "data.binary_files._COLUMNS_AT_ONCE": (1, 1 << 10),
     "data.streamed.PIECE_BYTES": (64, 1 << 26),
-    "data.sources._N_PROBES": (1, 1 << 10),
+    "data.binary_files._MAP_PROBES": (1, 1 << 10),
     "data.binary_files._N_PROBES": (1, 1 << 10),
     "estimators.inputs.MEMORY_SHARE": (0.0, 1.0),
-    "io.tables._ROWS_OF_TEXT": (1, NEVER),
+    "io._ROWS_OF_TEXT": (1, NEVER),
 }
 THRESHOLDS: Mapping[str, tuple[str, Values]] = {
     name: (family, values)

@@ -1,17 +1,28 @@
-"""Labels of a fit are what the fitted model says of the same rows, unless the docs of a parameter say otherwise."""
+"""What every estimator promises: threads, files, copies, loops and warm starts that change nothing, and its labels.
+
+Labels of a fit are what the fitted model says of the same rows, unless the docs of a parameter say otherwise.
+"""
 
 from __future__ import annotations
 
 import inspect
+import pickle
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from scipy import sparse
+from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 
 import globular
 from globular.algorithms.kmeans import probing
+from globular.data.open import as_source
+from globular.estimators import inputs
 from makers import blobs, weights_for
+
+pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 
 X = blobs(n=1500, C=6, D=3)
 COUNTS = np.random.default_rng(0).poisson(3.0, size=(300, 6)) + 1
@@ -31,12 +42,120 @@ FITS: dict[str, tuple[Any, Any]] = {
 }
 
 
+VARIANTS: dict[str, Any] = {
+    "KMeans, probing": globular.KMeans(60, algorithm="probing"),
+    "VariationalKMeans, one candidate": globular.VariationalKMeans(60, n_candidates=1),
+    **{
+        f"Nested, {how}": globular.NestedMiniBatchKMeans(60, search=how, batch_size=900) for how in ("yinyang", "cells")
+    },
+    "GaussianMixture, diag": globular.GaussianMixture(4, covariance_type="diag"),
+    "VariationalGaussianMixture, neighbors": globular.VariationalGaussianMixture(60, search="neighbors"),
+    "ChunkyGaussianMixture, few": globular.ChunkyGaussianMixture(6, n_candidates=2),
+    "InfiniteGaussianMixture, rows": globular.InfiniteGaussianMixture(accelerate=False),
+}
+ANSWERS = ("predict", "transform", "predict_proba", "score_samples", "reconstruct")
+
+
 def test_all_estimators_are_here() -> None:
     public = {name for name in globular.__all__ if hasattr(getattr(globular, name), "get_params")}
     assert public <= FITS.keys()
 
 
-@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def fresh(name: str, **options: Any) -> Any:
+    return clone(FITS[name][0] if name in FITS else VARIANTS[name]).set_params(random_state=0, **options)
+
+
+def arrays_of(model: Any) -> dict[str, Any]:
+    return {name: value for name, value in vars(model).items() if isinstance(value, np.ndarray) and name.endswith("_")}
+
+
+def assert_same_arrays(one: Any, other: Any) -> None:
+    assert arrays_of(one).keys() == arrays_of(other).keys() and arrays_of(one)
+    for name, value in arrays_of(one).items():
+        np.testing.assert_array_equal(getattr(other, name), value, err_msg=name)
+
+
+def goodness(model: Any) -> float:
+    return float(-model.inertia_ if hasattr(model, "inertia_") else model.lower_bound_)
+
+
+@pytest.mark.parametrize("name", [*FITS, *VARIANTS])
+def test_threads_change_no_bit_and_rows_stay_as_they_are(name: str) -> None:
+    rows = np.tile(FITS[name][1], (8, 1))[:6000] if name in FITS else X
+    rows = (
+        rows + 1e-3 * np.random.default_rng(1).normal(size=rows.shape) if rows is X or rows.dtype == X.dtype else rows
+    )
+    before = rows.copy()
+    one, two = (fresh(name, n_threads=n_threads).fit(rows) for n_threads in (1, 2))
+    assert_same_arrays(one, two)
+    assert [record.objective for record in one.history_] == [record.objective for record in two.history_]
+    np.testing.assert_array_equal(rows, before)
+    if isinstance(one, globular.PoissonMixture | globular.VonMisesFisherMixture | globular.BernoulliMixture):
+        assert_same_arrays(*(fresh(name, n_threads=n).fit(sparse.csr_array(rows)) for n in (1, 3)))
+
+
+@pytest.mark.parametrize("name", FITS)
+def test_copies_and_saved_models_answer_as_the_model(name: str, tmp_path: Path) -> None:
+    rows = FITS[name][1]
+    model = fresh(name).fit(rows)
+    for copy in (pickle.loads(pickle.dumps(model)), globular.load(globular.save(model, tmp_path / "model"))):
+        assert type(copy) is type(model) and copy.get_params() == model.get_params()
+        assert_same_arrays(copy, model)
+        assert goodness(copy) == goodness(model) and len(copy.history_) == len(model.history_)
+        for answer in ANSWERS:
+            if hasattr(model, answer):
+                np.testing.assert_array_equal(getattr(copy, answer)(rows), getattr(model, answer)(rows))
+    assert not arrays_of(clone(model))
+
+
+@pytest.mark.parametrize("name", FITS)
+def test_files_and_streams_give_the_model_of_their_rows(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = FITS[name][1].astype(np.float64)
+    weights = weights_for(len(rows))
+    np.save(tmp_path / "rows.npy", rows)
+    model = fresh(name).fit(rows, sample_weight=weights)
+    assert_same_arrays(fresh(name).fit(tmp_path / "rows.npy", sample_weight=weights), model)
+    monkeypatch.setattr(inputs, "MEMORY_SHARE", 0.0)
+    monkeypatch.setattr("globular.passes.many.stream.PART_BYTES", 100 * 3 * 8)
+    source = as_source(tmp_path / "rows.npy")
+    streamed = fresh(name).fit(source, sample_weight=weights)
+    if name.startswith(("KMeans", "VariationalKMeans", "GaussianMixture", "VariationalGaussianMixture")):
+        np.testing.assert_array_equal(streamed.labels_, model.labels_)
+        assert goodness(streamed) == pytest.approx(goodness(model), rel=1e-9)
+    assert streamed.score(rows) == pytest.approx(model.score(rows), rel=0.02)
+    np.testing.assert_array_equal(streamed.predict(source), streamed.predict(rows))
+
+
+@pytest.mark.parametrize("name", FITS)
+def test_a_loop_over_a_fit_is_the_fit_and_may_be_left(name: str) -> None:
+    rows = FITS[name][1]
+    watched, left = fresh(name), fresh(name, tol=1e-12)
+    for record in watched.fit_iter(rows):
+        assert watched.history_[-1] is record and watched.n_iter_ == record.iteration
+        assert np.isfinite(record.objective) and len(watched.predict(rows[:3])) == 3
+    assert_same_arrays(watched, fresh(name).fit(rows))
+    for record in left.fit_iter(rows):
+        if record.iteration == 1:
+            break
+    assert left.n_iter_ == 1 and len(left.predict(rows)) == len(rows)
+
+
+@pytest.mark.parametrize("name", FITS)
+def test_a_fit_goes_on_where_the_last_one_ended_and_the_best_run_is_kept(name: str) -> None:
+    rows = FITS[name][1]
+    once = fresh(name).fit(rows)
+    if "n_init" in once.get_params():
+        assert goodness(fresh(name, n_init=3).fit(rows)) >= goodness(once) - 1e-12 * abs(goodness(once))
+    if "warm_start" in once.get_params():
+        model = fresh(name, warm_start=True, max_iter=2).fit(rows)
+        begun = goodness(model)
+        again = model.set_params(max_iter=50, tol=1e-6).fit(rows)
+        assert goodness(again) >= begun - 1e-3 * abs(begun)
+        assert "seeds" not in {record.stage for record in again.history_}
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("weighted", [False, True], ids=["", "weights"])
 @pytest.mark.parametrize("name", FITS)

@@ -16,7 +16,6 @@ from globular.algorithms.mixtures.nested import ENOUGH, BatchOptions, nested_em
 from globular.datasets import separated_mixture
 from globular.model.gaussian import GaussianParameters
 from globular.passes.cpu import CpuShard
-from globular.passes.many.split import SplitShard
 
 OPTIONS = EMOptions(max_iter=60, tol=1e-3)
 
@@ -93,15 +92,6 @@ def test_max_iter_counts_iterations_of_all_batches(n: int) -> None:
     X = rows_of()
     steps = list(nested_em(CpuShard(X), start(X), replace(OPTIONS, max_iter=n, tol=1e-9), BatchOptions(500), random()))
     assert len(steps) == n and (n == 0 or steps[-1].stopped == "max_iter")
-
-
-def test_splits_change_no_bits_of_the_batch_and_weights_count() -> None:
-    X, w = rows_of(8000), np.random.default_rng(1).integers(1, 4, 8000).astype(float)
-    whole = list(nested_em(CpuShard(X, w), start(X), OPTIONS, BatchOptions(500), random()))
-    parts = SplitShard([CpuShard(X[a:b], w[a:b]) for a, b in ((0, 3000), (3000, 8000))])
-    split = list(nested_em(parts, start(X), OPTIONS, BatchOptions(500), random()))
-    np.testing.assert_allclose(split[-1].model.means, whole[-1].model.means, rtol=1e-8)
-    assert len(split) == len(whole)
 
 
 # --- the estimator

@@ -241,13 +241,6 @@ def test_quality_costs_distances_and_pays(quality: str) -> None:
     assert -model.score(X) <= -fast.score(X) * (1 + 1e-9)
 
 
-def test_exact_labels_on_request() -> None:
-    X = blobs(3000)
-    model = KMeans(500, exact_labels=True, random_state=0).fit(X)
-    np.testing.assert_array_equal(model.labels_, model.predict(X))
-    assert model.inertia_ == pytest.approx(-model.score(X)) and model.label_recall_ == 1.0
-
-
 def test_inexact_prediction_finds_most_of_the_closest_centers() -> None:
     X = blobs(5000, n_blobs=200)
     model = KMeans(800, random_state=0).fit(X)

@@ -118,7 +118,7 @@ def test_files_and_streams_give_the_model_of_their_rows(
     model = fresh(name).fit(rows, sample_weight=weights)
     assert_same_arrays(fresh(name).fit(tmp_path / "rows.npy", sample_weight=weights), model)
     monkeypatch.setattr(inputs, "MEMORY_SHARE", 0.0)
-    monkeypatch.setattr("globular.passes.many.stream.PART_BYTES", 100 * 3 * 8)
+    monkeypatch.setattr("globular.passes.many.PART_BYTES", 100 * 3 * 8)
     source = as_source(tmp_path / "rows.npy")
     streamed = fresh(name).fit(source, sample_weight=weights)
     if name.startswith(("KMeans", "VariationalKMeans", "GaussianMixture", "VariationalGaussianMixture")):

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from globular.jit import choice
+from globular.jit import functions, library
 
 SMALL = """
 import numpy as np
@@ -120,8 +120,8 @@ OUTSIDE = {
 
 @pytest.mark.parametrize("what", OUTSIDE)
 def test_the_check_itself_works(what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(choice.VARIABLE, "auto")
-    if "negative" in what and choice.compiler.__wrapped__().__name__ != "globular.jit.linked":
+    monkeypatch.setenv(library.VARIABLE, "auto")
+    if "negative" in what and functions.compiler.__wrapped__().__name__ != "globular.jit.linked":
         pytest.skip("numba by its public interface alone has negative indices count from the end")
     with pytest.raises(AssertionError, match="IndexError"):
         run_checked(f"import numpy as np\n{OUTSIDE[what]}print('checked')", tmp_path)

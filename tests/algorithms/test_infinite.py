@@ -582,19 +582,14 @@ class SownRun:
         yield state
         return state
 
-    def superfluous(self, state: Any, gain: float) -> list[Any]:
-        return []
-
-    def without_vanished(self, state: Any) -> Any:
-        return state
+    with_fitted_prior = cycle
 
     def compared(self, state: Any, attempt: Any) -> Any:
         yield attempt
         return state
 
-    def with_fitted_prior(self, state: Any) -> Any:
-        yield state
-        return state
+    superfluous = staticmethod(lambda *_: [])
+    without_vanished = staticmethod(lambda state: state)
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from scipy import sparse
-from sklearn.exceptions import ConvergenceWarning, NotFittedError
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.estimator_checks import check_sample_weight_equivalence_on_dense_data
 
 from globular import ChunkyGaussianMixture, GaussianMixture
@@ -19,12 +18,9 @@ from globular.datasets import separated_mixture
 from globular.errors import MemoryBudgetError
 from globular.estimators import chunky_mixture, inputs
 from globular.estimators.chunky_mixture import CHUNKY_STARTS, most_cells, resolved_candidates
-from globular.model.covariances import FAMILIES
 from globular.model.given import GivenStart
 from globular.model.statistics import F64
-from makers import blobs, weights_for
-
-TYPES = sorted(FAMILIES)
+from makers import blobs
 
 
 def two_dimensional(n: int = 6000, C: int = 6, separation: float = 2.0, seed: int = 0) -> F64:
@@ -32,25 +28,6 @@ def two_dimensional(n: int = 6000, C: int = 6, separation: float = 2.0, seed: in
 
 
 # The model -----------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("weights", ["equal", "learned"])
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("covariance_type", TYPES)
-def test_attributes(covariance_type: str, dtype: type, weights: str) -> None:
-    X, w = blobs(n=600, C=10, D=3).astype(dtype), weights_for(600)
-    model = ChunkyGaussianMixture(4, covariance_type=covariance_type, weights=weights, random_state=0)
-    assert model.fit(X, sample_weight=w) is model
-    assert model.means_.shape == (4, 3) and model.weights_.shape == (4,)
-    for array in (model.covariances_, model.precisions_, model.precisions_cholesky_):
-        assert array.shape == FAMILIES[covariance_type].shape(4, 3) and array.dtype == dtype
-    assert model.converged_ and model.stopped_ and 4 <= model.n_cells_ <= 600
-    assert len(model.history_.iterations) == model.n_iter_ == len(model.lower_bounds_)
-    np.testing.assert_allclose(model.history_.iterations.column("objective") / w.sum(), model.lower_bounds_)
-    assert (np.diff(model.lower_bounds_) >= -1e-9).all() and model.lower_bound_ == model.lower_bounds_[-1]
-    assert model.lower_bound_ <= model.score(X, sample_weight=w) + 1e-3
-    if weights == "equal":
-        np.testing.assert_array_equal(model.weights_, 0.25)
 
 
 @pytest.mark.parametrize("init", CHUNKY_STARTS)
@@ -199,20 +176,6 @@ def test_defaults_follow_the_data() -> None:
     assert (
         resolved_candidates(7, 5) is None and resolved_candidates(7, 50) == 7 and resolved_candidates(None, 50) is None
     )
-
-
-def test_bad_input_is_named() -> None:
-    X = two_dimensional(100)
-    with pytest.raises(TypeError, match="dense rows"):
-        ChunkyGaussianMixture(2).fit(sparse.csr_array(X))
-    with pytest.raises(ValueError, match="n_components=101"):
-        ChunkyGaussianMixture(101).fit(X)
-    with pytest.raises(ValueError, match="'max_cells'"):
-        ChunkyGaussianMixture(2, max_cells=0).fit(X)
-    with pytest.raises(ValueError, match="init has shape"):
-        ChunkyGaussianMixture(2, init=[[0.0, 0.0]]).fit(X)
-    with pytest.raises(NotFittedError):
-        ChunkyGaussianMixture(2).predict(X)
 
 
 def test_memory_is_known_beforehand(monkeypatch: pytest.MonkeyPatch) -> None:

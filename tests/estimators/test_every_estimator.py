@@ -20,12 +20,15 @@ import globular
 from globular.algorithms.kmeans import probing
 from globular.data.open import as_source
 from globular.estimators import inputs
+from globular.model.covariances import FAMILIES
 from makers import blobs, weights_for
+from reference import assign
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 
 X = blobs(n=1500, C=6, D=3)
 COUNTS = np.random.default_rng(0).poisson(3.0, size=(300, 6)) + 1
+TYPES = ("diag", "spherical", "tied_spherical", "full", "tied")
 KMEANS = [globular.KMeans, globular.VariationalKMeans, globular.NestedMiniBatchKMeans]
 FITS: dict[str, tuple[Any, Any]] = {
     **{cls.__name__: (cls(30), X) for cls in KMEANS},
@@ -77,6 +80,48 @@ def assert_same_arrays(one: Any, other: Any) -> None:
 
 def goodness(model: Any) -> float:
     return float(-model.inertia_ if hasattr(model, "inertia_") else model.lower_bound_)
+
+
+MORE: dict[str, Any] = {
+    "one candidate": globular.VariationalKMeans(40, n_candidates=1),
+    "exhaustive": globular.VariationalKMeans(40, neighborhoods="exhaustive", metric="cosine"),
+    "exact labels": globular.VariationalKMeans(40, exact_labels=True),
+    **{
+        f"{cls.__name__} {kind} {weights}": cls(6, covariance_type=kind, weights=weights)
+        for cls, kinds in ((globular.ChunkyGaussianMixture, TYPES), (globular.VariationalGaussianMixture, TYPES[:3]))
+        for kind in kinds
+        for weights in ("equal", "learned")
+    },
+}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("model", MORE.values(), ids=MORE)
+def test_attributes_belong_together(model: Any, dtype: str) -> None:
+    rows, weights = X[:600].astype(dtype), weights_for(600)
+    model = clone(model).set_params(random_state=0)
+    assert model.fit(rows, sample_weight=weights) is model and model.stopped_
+    iterations = model.history_.iterations
+    objective = iterations.column("objective")
+    assert len(iterations) == model.n_iter_ and model.labels_.shape == (600,) and model.labels_.dtype == np.int32
+    assert model.n_distances_ >= sum(record.n_distances for record in model.history_)
+    C = len(getattr(model, "means_", getattr(model, "cluster_centers_", ())))
+    if hasattr(model, "neighbors_"):
+        np.testing.assert_array_equal(model.neighbors_[:, 0], np.arange(C))
+        assert model.neighbors_.shape == (C, min(C, model.n_neighbors or 5))
+    if hasattr(model, "means_"):
+        np.testing.assert_allclose(objective / weights.sum(), model.lower_bounds_)
+        assert (np.diff(model.lower_bounds_) >= -1e-9).all() and model.lower_bound_ == model.lower_bounds_[-1]
+        assert model.converged_ and model.lower_bound_ <= model.score(rows, sample_weight=weights) + 1e-3
+        for array in (model.covariances_, model.precisions_, model.precisions_cholesky_):
+            assert array.shape == FAMILIES[model.covariance_type].shape(C, 3) and array.dtype == dtype
+        assert (np.ptp(model.weights_) == 0) == (model.weights == "equal")
+    else:
+        seen = assign.as_seen(rows, unit_rows=model.metric == "cosine")
+        d2 = assign.squared_distances(seen, model.cluster_centers_.astype(np.float64))
+        assert model.inertia_ == pytest.approx(weights @ d2[np.arange(600), model.labels_], rel=1e-5)
+        assert np.mean(model.labels_ == d2.argmin(axis=1)) > 0.9 and model.cluster_centers_.dtype == dtype
+        assert (np.diff(objective) <= 1e-6 * objective[:-1]).all()
 
 
 @pytest.mark.parametrize("name", [*FITS, *VARIANTS])

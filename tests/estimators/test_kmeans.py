@@ -16,8 +16,6 @@ from sklearn.base import clone
 from sklearn.cluster import KMeans as SklearnKMeans
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.metrics.pairwise import cosine_distances
-from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import StandardScaler
 
 from globular import KMeans, NestedMiniBatchKMeans, VariationalKMeans, k_means
 from globular.algorithms.seeding.named import STARTS
@@ -522,25 +520,6 @@ def test_joblib_threads_and_processes() -> None:
         jobs = (delayed(KMeans(7, random_state=0, n_threads=2).fit)(X_SMALL) for _ in range(3))
         for model in Parallel(n_jobs=2, prefer=prefer)(jobs):
             assert_same_model(model, expected)
-
-
-def test_pipeline_and_the_other_methods() -> None:
-    labels = KMeans(7, random_state=0).fit_predict(X_SMALL)
-    model = KMeans(7, random_state=0).fit(X_SMALL)
-    np.testing.assert_array_equal(labels, model.labels_)
-    np.testing.assert_array_equal(KMeans(7, random_state=0).fit_transform(X_SMALL), model.transform(X_SMALL))
-    pipeline = make_pipeline(StandardScaler(), KMeans(7, random_state=0)).fit(X_SMALL)
-    np.testing.assert_array_equal(pipeline.predict(X_SMALL), pipeline[-1].labels_)
-    weights = weights_for(200)
-    weighted = KMeans(7, random_state=0).fit(X_SMALL, sample_weight=weights)
-    np.testing.assert_array_equal(
-        KMeans(7, random_state=0).fit_predict(X_SMALL, sample_weight=weights), weighted.labels_
-    )
-    assert weighted.score(X_SMALL, sample_weight=weights) == pytest.approx(-weighted.inertia_)
-    assert weighted.score(X_SMALL) != weighted.score(X_SMALL, sample_weight=weights)
-    distances = model.transform(X_SMALL)
-    np.testing.assert_allclose(distances, np.sqrt(reference.squared_distances(X_SMALL, model.cluster_centers_)))
-    assert model.transform(X_SMALL.astype(np.float32)).dtype == np.float32
 
 
 @pytest.mark.parametrize("n_columns", [3, 200])

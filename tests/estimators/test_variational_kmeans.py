@@ -13,10 +13,8 @@ from scipy import sparse
 from sklearn.base import clone
 
 from globular import KMeans, VariationalKMeans, datasets
-from globular.algorithms.seeding.named import STARTS
 from globular.estimators import checks
-from makers import Rows, blobs, weights_for
-from reference import assign as reference
+from makers import Rows, blobs
 
 
 def grid(n: int = 4000, side: int = 8, seed: int = 0) -> Rows:
@@ -26,31 +24,6 @@ def grid(n: int = 4000, side: int = 8, seed: int = 0) -> Rows:
 
 
 # ---------------------------------------------------------------- attributes
-
-
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("metric", ["euclidean", "cosine"])
-@pytest.mark.parametrize("options", [{}, {"n_candidates": 1}, {"neighborhoods": "exhaustive"}, {"exact_labels": True}])
-def test_attributes(options: dict[str, Any], metric: str, dtype: type) -> None:
-    X, weights = blobs(n=500, C=10).astype(dtype), weights_for(500)
-    model = VariationalKMeans(40, metric=metric, random_state=0, **options).fit(X, sample_weight=weights)
-    assert model.cluster_centers_.shape == (40, 4) and model.cluster_centers_.dtype == dtype
-    assert model.labels_.shape == (500,) and model.labels_.dtype == np.int32
-    assert model.neighbors_.shape == (40, 10) and model.neighbors_.dtype == np.int32
-    np.testing.assert_array_equal(model.neighbors_[:, 0], np.arange(40))
-    assert len(model.history_.iterations) == model.n_iter_ and model.init_ in STARTS and model.stopped_
-    seen = reference.as_seen(X, unit_rows=metric == "cosine")
-    d2 = reference.squared_distances(seen, model.cluster_centers_.astype(np.float64))
-    assert model.inertia_ == pytest.approx(weights @ d2[np.arange(500), model.labels_], rel=1e-5)
-    assert np.mean(model.labels_ == d2.argmin(axis=1)) > 0.9
-    if options.get("exact_labels"):
-        np.testing.assert_array_equal(model.labels_, d2.argmin(axis=1))
-        assert model.n_distances_ == sum(model.history_.column("n_distances")) + np.count_nonzero(weights) * 40
-    if metric == "cosine":
-        np.testing.assert_allclose(np.linalg.norm(model.cluster_centers_, axis=1), 1.0, rtol=1e-6)
-    objectives = model.history_.iterations.column("objective")
-    assert (np.diff(objectives) <= 1e-6 * objectives[:-1]).all()
-    assert model.transform(X).shape == (500, 40) and model.score(X) < 0
 
 
 def test_counts_of_distances_are_those_of_the_neighborhoods() -> None:

@@ -13,10 +13,8 @@ from sklearn.exceptions import ConvergenceWarning, NotFittedError
 from sklearn.metrics import adjusted_rand_score
 
 from globular import GaussianMixture, VariationalGaussianMixture
-from globular.algorithms.seeding.named import STARTS
 from globular.estimators import mixture
-from globular.model.covariances import FAMILIES
-from makers import Rows, blobs, weights_for
+from makers import Rows, blobs
 
 TYPES = ("tied_spherical", "spherical", "diag")
 PAPER: dict[str, Any] = {"covariance_type": "tied_spherical", "weights": "equal"}
@@ -34,30 +32,6 @@ def middles(side: int = 8) -> Rows:
 
 
 # ---------------------------------------------------------------- the model
-
-
-@pytest.mark.parametrize("weights", ["equal", "learned"])
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("covariance_type", TYPES)
-def test_attributes(covariance_type: str, dtype: type, weights: str) -> None:
-    X, w = blobs(n=600, C=10, D=3).astype(dtype), weights_for(600)
-    model = VariationalGaussianMixture(40, covariance_type=covariance_type, weights=weights, random_state=0)
-    assert model.fit(X, sample_weight=w) is model
-    assert model.means_.shape == (40, 3) and model.weights_.shape == (40,)
-    for array in (model.covariances_, model.precisions_, model.precisions_cholesky_):
-        assert array.shape == FAMILIES[covariance_type].shape(40, 3) and array.dtype == dtype
-    assert model.neighbors_.shape == (40, 5)
-    np.testing.assert_array_equal(model.neighbors_[:, 0], np.arange(40))
-    assert model.converged_ and model.stopped_ and model.init_ in STARTS
-    assert len(model.history_.iterations) == model.n_iter_ == len(model.lower_bounds_)
-    np.testing.assert_allclose(model.history_.iterations.column("objective") / w.sum(), model.lower_bounds_)
-    assert (np.diff(model.lower_bounds_) >= -1e-9).all() and model.lower_bound_ == model.lower_bounds_[-1]
-    assert model.n_distances_ == sum(record.n_distances for record in model.history_)
-    assert model.history_.iterations.column("n_distances").sum() < (model.n_iter_ + 1) * 600 * (5 * 5 + 1)
-    if weights == "equal":
-        np.testing.assert_array_equal(model.weights_, dtype(1 / 40))
-    else:
-        assert model.weights_.sum() == pytest.approx(1.0) and np.ptp(model.weights_) > 0
 
 
 def test_bounds_are_lower_bounds_of_the_score() -> None:
@@ -160,13 +134,6 @@ def test_start_as_array_or_callable() -> None:
     np.testing.assert_array_equal(called.means_, X[:4])
     with pytest.raises(ValueError, match=r"initial centers \(3, 4\) does not match the number of clusters 4"):
         VariationalGaussianMixture(4, init=X[:3]).fit(X)
-
-
-def test_sparse_rows_and_too_few_rows_are_refused() -> None:
-    with pytest.raises(TypeError, match="dense rows"):
-        VariationalGaussianMixture(2).fit(sparse.csr_matrix(blobs()))
-    with pytest.raises(ValueError, match="n_samples=5 should be >= n_components=8"):
-        VariationalGaussianMixture().fit(blobs(n=5))
 
 
 # ---------------------------------------------------------------- GaussianMixture(algorithm="variational")

@@ -223,11 +223,6 @@ def test_commands_explain_themselves(name, capsys):
     assert stopped.value.code == 0 and "--quick" in capsys.readouterr().out
 
 
-def test_a_command_refuses_no_runs():
-    with pytest.raises(SystemExit):
-        table2.main(["--runs", "0"])
-
-
 @pytest.mark.parametrize(
     "load",
     [
@@ -239,13 +234,6 @@ def test_missing_data_is_named(load, monkeypatch, tmp_path):
     monkeypatch.setenv("GLOBULAR_DATA", str(tmp_path))
     with pytest.raises(DataError, match="GLOBULAR_DATA"):
         load()
-
-
-def test_a_report_lists_what_came_out():
-    text = "# Title\n\n<!-- b -->\n## Fig. 2\n\nOf 2 claims 1 inside, 1 outside, 0 not run.\n<!-- end of b -->\n"
-    once = common.with_contents(text, "Fig. 1 is an illustration.")
-    assert "| Fig. 2 | Of 2 claims 1 inside, 1 outside, 0 not run. |" in once and "Fig. 1 is" in once
-    assert common.with_contents(once, "Fig. 1 is an illustration.") == once
 
 
 def test_claims_say_what_was_not_run():
@@ -275,15 +263,6 @@ def test_a_damaged_results_file_is_named(tmp_path):
     (tmp_path / "table2.json").write_text("{")
     with pytest.raises(DataError, match=r"table2\.json.*delete it"):
         common.read_results(tmp_path / "table2.json")
-
-
-def test_sections_of_a_report_replace_themselves(tmp_path):
-    path = tmp_path / "report.md"
-    for section, body in (("a", "one"), ("b", "two"), ("a", r"three \1")):
-        common.update_report(path, "Title", section, body)
-    text = path.read_text()
-    assert text.startswith("# Title\n") and "one" not in text and text.count("<!-- contents -->") == 1
-    assert text.index(r"three \1") < text.index("two")
 
 
 def test_readers_pick_what_was_measured(tmp_path, capsys):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import gzip
 import io
 import json
@@ -915,17 +914,3 @@ def test_h5_does_not_lead_to_other_files(tmp_path: Path) -> None:
         with pytest.raises(DataError, match=rf"x\.h5.*{message}"):
             open_source(f"{tmp_path / 'x.h5'}::{name}")
     np.testing.assert_array_equal(open_source(f"{tmp_path / 'x.h5'}::inner/good").whole(), X)
-
-
-@pytest.mark.parametrize("name", ["npy", "npz", "npz of a csr_matrix", "h5 in chunks", "parquet", "fvecs"])
-def test_flipped_bytes_give_rows_or_a_data_error(name: str, tmp_path: Path) -> None:
-    path = write_case(name, False, tmp_path)
-    content = path.read_bytes()
-    random = np.random.default_rng(0)
-    for _ in range(60):
-        damaged = bytearray(content)
-        for place in random.integers(min(len(content), 2000), size=3):
-            damaged[place] = random.integers(256)
-        path.write_bytes(damaged)
-        with contextlib.suppress(DataError, MemoryBudgetError):
-            open_source(path).whole()

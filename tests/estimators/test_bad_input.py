@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from scipy import sparse
+from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 
 from globular import (
@@ -271,7 +272,7 @@ def test_mixtures_take_dense_rows_and_no_more_components_than_rows(model: Any) -
     with pytest.raises(ValueError, match=r"n_samples=30 should be >= n_components=31|max_components=31"):
         model.fit(X)
     with pytest.raises(NotFittedError):
-        model.predict(X)
+        clone(model).predict(X)
 
 
 def test_not_fitted() -> None:

@@ -113,18 +113,6 @@ def test_streamed_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert streamed.predict(tmp_path / "rows.npy").shape == (3000,)
 
 
-def test_predictions_are_those_of_the_mixture() -> None:
-    X = two_dimensional(1000)
-    model = ChunkyGaussianMixture(4, random_state=0).fit(X)
-    exact = GaussianMixture(4, max_iter=0, weights_init=model.weights_, means_init=model.means_,
-                            precisions_init=model.precisions_).fit(X)  # fmt: skip
-    np.testing.assert_array_equal(model.predict(X), exact.predict(X))
-    np.testing.assert_allclose(model.predict_proba(X), exact.predict_proba(X), atol=1e-9)
-    np.testing.assert_allclose(model.score_samples(X), exact.score_samples(X), rtol=1e-9)
-    assert model.bic(X) == pytest.approx(exact.bic(X), rel=1e-9)
-    assert model.sample(7)[0].shape == (7, 2)
-
-
 # Hard data -----------------------------------------------------------------------------------------------------------
 
 

@@ -52,6 +52,7 @@ VARIANTS: dict[str, Any] = {
         f"Nested, {how}": globular.NestedMiniBatchKMeans(60, search=how, batch_size=900) for how in ("yinyang", "cells")
     },
     "GaussianMixture, diag": globular.GaussianMixture(4, covariance_type="diag"),
+    "GaussianMixture, noise": globular.GaussianMixture(4, noise=True),
     "VariationalGaussianMixture, neighbors": globular.VariationalGaussianMixture(60, search="neighbors"),
     "ChunkyGaussianMixture, few": globular.ChunkyGaussianMixture(6, n_candidates=2),
     "InfiniteGaussianMixture, rows": globular.InfiniteGaussianMixture(accelerate=False),

@@ -104,16 +104,6 @@ def test_scale_and_shift_do_not_change_the_partition(accelerate: bool, covarianc
         np.testing.assert_array_equal(clone(model).fit_predict(changed), labels)
 
 
-@pytest.mark.parametrize("accelerate", [True, False])
-def test_weights_count_as_repetitions(accelerate: bool) -> None:
-    rows, _ = blobs(n=200, C=3)
-    model = InfiniteGaussianMixture(accelerate=accelerate, random_state=0)
-    weighted = clone(model).fit(np.vstack([rows, rows[:5] + 100]), sample_weight=np.repeat([2.0, 0.0], [200, 5]))
-    repeated = clone(model).fit(np.vstack([rows, rows]))
-    assert weighted.n_components_ == repeated.n_components_ == 3
-    assert weighted.free_energy_ == pytest.approx(repeated.free_energy_, rel=1e-3)
-
-
 def test_paper_splits_and_concentration(monkeypatch: pytest.MonkeyPatch) -> None:
     rows, _ = blobs()
     options = InfiniteGaussianMixture._options

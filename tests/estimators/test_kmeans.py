@@ -13,15 +13,14 @@ import pytest
 from joblib import Parallel, delayed
 from scipy import sparse
 from sklearn.base import clone
-from sklearn.cluster import KMeans as SklearnKMeans
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.metrics.pairwise import cosine_distances
 
-from globular import KMeans, NestedMiniBatchKMeans, VariationalKMeans, k_means
+from globular import KMeans, NestedMiniBatchKMeans, VariationalKMeans
 from globular.algorithms.seeding.named import STARTS
 from globular.callbacks import Callback
 from globular.data.open import as_source
-from globular.errors import DataError, FitInterruptedWarning, MemoryBudgetError
+from globular.errors import DataError, MemoryBudgetError
 from globular.estimators import inputs
 from globular.model.history import History
 from makers import FORMS, blobs, in_form, weights_for
@@ -397,13 +396,6 @@ def test_warm_start_goes_on_where_the_last_fit_ended() -> None:
     assert KMeans(15, max_iter=3, random_state=0).fit(X).fit(X).init_ != "warm start"
 
 
-def test_quality_is_that_of_scikit_learn() -> None:
-    X = blobs(n=1000, C=40, D=3, spread=0.2)
-    ours = np.mean([KMeans(40, random_state=seed).fit(X).inertia_ for seed in range(5)])
-    theirs = np.mean([SklearnKMeans(40, n_init=1, random_state=seed).fit(X).inertia_ for seed in range(5)])
-    assert ours < 1.15 * theirs
-
-
 # ---------------------------------------------------------------- running
 
 
@@ -488,24 +480,6 @@ def test_max_time_ends_the_fit_after_a_step() -> None:
     assert slow.stopped_ == "max_time" and time.perf_counter() - begun < 1.0
 
 
-def interrupt_at(iteration: int) -> Any:
-    def callback(estimator: Any, record: Any) -> None:
-        if record.iteration == iteration:
-            raise KeyboardInterrupt
-
-    return callback
-
-
-def test_ctrl_c_ends_with_the_state_so_far_and_a_warning() -> None:
-    model = KMeans(12, algorithm="lloyd", callbacks=interrupt_at(3), tol=0, random_state=0)
-    with pytest.warns(FitInterruptedWarning, match="interrupted"):
-        model.fit(X_SMALL)
-    cut = KMeans(12, algorithm="lloyd", max_iter=3, tol=0, random_state=0).fit(X_SMALL)
-    assert model.stopped_ == "interrupted"
-    assert_same_model(model, cut)
-    np.testing.assert_array_equal(model.predict(X_SMALL), model.labels_)
-
-
 def test_nothing_is_printed(capfd: pytest.CaptureFixture[str]) -> None:
     KMeans(5, random_state=0).fit(X_SMALL)
     assert capfd.readouterr() == ("", "")
@@ -553,12 +527,3 @@ def test_one_start_is_tried_where_it_is_given() -> None:
         several = KMeans(4, init=X[:4], n_init=3, random_state=0).fit(X)
     once = KMeans(4, init=X[:4], random_state=0).fit(X)
     assert several.n_distances_ == once.n_distances_
-
-
-def test_k_means_is_the_estimator_as_a_function() -> None:
-    X, weights = blobs(n=300, C=5, D=2), np.arange(300.0)
-    model = KMeans(5, random_state=0, max_iter=4).fit(X, sample_weight=weights)
-    found = k_means(X, 5, random_state=0, max_iter=4, sample_weight=weights, return_n_iter=True)
-    for one, other in zip(found, (model.cluster_centers_, model.labels_, model.inertia_, model.n_iter_), strict=True):
-        np.testing.assert_array_equal(one, other)
-    assert len(k_means(X, 5, copy_x=False)) == 3

@@ -105,13 +105,6 @@ def test_samples_are_like_the_rows(fitted: Any) -> None:
     assert model.score(drawn) == pytest.approx(model.score(X), abs=0.3)
 
 
-def test_the_bound_rises_to_the_likelihood(fitted: Any) -> None:
-    model, X = fitted
-    bounds = np.array(model.lower_bounds_)
-    assert (np.diff(bounds) >= -1e-9).all() and bounds[-1] <= model.score(X) + 1e-9
-    assert model.converged_ and model.n_iter_ == len(bounds) and len(model.history_.iterations) == len(bounds)
-
-
 def test_many_components_by_cells() -> None:
     X = rows(6000, C=40)
     model = LowRankGaussianMixture(600, 2, noise="tied_diag", random_state=0, max_iter=6, tol=0.0).fit(X)

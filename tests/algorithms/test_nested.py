@@ -7,7 +7,6 @@ import logging
 from pathlib import Path
 from typing import Any
 
-import joblib
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -16,7 +15,7 @@ from scipy import sparse
 from sklearn.exceptions import ConvergenceWarning
 
 import globular
-from globular import KMeans, NestedMiniBatchKMeans
+from globular import NestedMiniBatchKMeans
 from globular.algorithms.kmeans import nested_choices as choices
 from globular.algorithms.kmeans.lloyd import KMeansOptions, lloyd
 from globular.algorithms.kmeans.nested import RHO_TOGETHER, NestedOptions, Plateau, nested_kmeans
@@ -27,18 +26,8 @@ from globular.model.nested import Batch
 from globular.passes import many
 from globular.passes.cpu import CpuShard
 from globular.passes.many import StreamShard
-from globular.seam.passes import Assign
-from makers import Rows, blobs, in_form, lattice, weights_for
+from makers import Rows, blobs, in_form, weights_for
 from reference import batch as reference
-
-SIX: dict[str, dict[str, Any]] = {
-    "lloyd": {"b0": 10**9, "bounds": None},
-    "yinyang": {"b0": 10**9, "bounds": "yinyang"},
-    "mbatch": {"nested": False, "remove_old": False},
-    "mbatch.remove": {"nested": False},
-    "nmbatch": {"bounds": "elkan"},
-    "nmbatch.deact": {"bounds": None},
-}
 
 
 def seed_of(rng_seed: int) -> int:
@@ -216,41 +205,7 @@ def test_streamed_batches_are_held_and_read_alike(monkeypatch: pytest.MonkeyPatc
     assert runs[0] == runs[1] == runs[2] and len(runs[0]) > 10
 
 
-@pytest.mark.parametrize("name", SIX)
-def test_six_algorithms_are_six_settings(name: str) -> None:
-    X = blobs(n=3000, C=10, D=4)
-    exact = KMeans(10, init=X[:10], algorithm="lloyd", tol=0.0).fit(X)
-    options = NestedOptions(**{"b0": 300, "max_epochs": 60, **SIX[name]})
-    *_, last = nested_kmeans(CpuShard(X), X[:10], options, np.random.default_rng(0))
-    shard = CpuShard(X)
-    inertia = shard.run(Assign(last.model.centers)).objective
-    assert inertia < 1.1 * exact.inertia_
-    if name in ("lloyd", "yinyang"):
-        np.testing.assert_array_equal(shard.labels, exact.labels_)
-        assert last.iteration == exact.n_iter_
-    if name == "mbatch":
-        assert last.model.votes.counts.sum() == last.iteration * 300
-    elif last.model.batch_size == 3000 or name == "mbatch.remove":
-        assert last.model.votes.counts.sum() == 3000
-
-
 # ------------------------------------------------------------------------------------------- the face
-
-
-def test_keywords_of_the_speech_unit_recipe(tmp_path: Path) -> None:
-    X = blobs(n=2000, C=20, D=6).astype(np.float32)
-    model = NestedMiniBatchKMeans(
-        n_clusters=25, init="k-means++", max_iter=100, batch_size=200, verbose=0, compute_labels=False, tol=0.0,
-        max_no_improvement=100, init_size=None, n_init=20, reassignment_ratio=0.0, random_state=0,
-    ).fit(X)  # fmt: skip
-    assert not hasattr(model, "labels_")
-    joblib.dump(model, tmp_path / "km.bin")
-    again = joblib.load(tmp_path / "km.bin")
-    np.testing.assert_array_equal(again.predict(X), model.predict(X))
-    inertia = -again.score(X) / len(X)
-    assert inertia == pytest.approx(model.inertia_ / len(X), rel=1e-5)
-    with pytest.raises(ValueError, match="compute_labels=True"):
-        model.fit_predict(X)
 
 
 def test_tol_reads_no_second_sample() -> None:
@@ -377,28 +332,6 @@ def test_impossible_bounds_are_refused_beforehand(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr("globular.machine.physical_memory", lambda: 600_000)
     with pytest.raises(MemoryBudgetError, match=r"search='elkan'.*search='exact'"):
         NestedMiniBatchKMeans(50, search="elkan").fit(X)
-
-
-@pytest.mark.parametrize("search", ["auto", "exact", "cells"])
-@pytest.mark.parametrize("metric", ["euclidean", "cosine"])
-def test_edges(search: str, metric: str) -> None:
-    options = {"search": search, "metric": metric, "batch_size": 7, "max_iter": 20, "random_state": 0}
-    cases = {
-        "one row": (np.ones((1, 3)), 1, None),
-        "as many clusters as rows": (blobs(n=9, D=2), 9, None),
-        "a constant column": (np.column_stack([blobs(n=60, D=2), np.ones(60)]), 4, None),
-        "far away": (blobs(n=60, D=2) + 1e8, 4, None),
-        "few rows count": (blobs(n=60, D=2), 3, np.r_[np.zeros(55), np.ones(5)]),
-        "an empty column": (sparse.csr_matrix(in_form(blobs(n=60, D=3), "csr64") @ np.diag([1, 0, 1])), 4, None),
-        "rows of zeros": (np.r_[np.zeros((20, 2)), blobs(n=40, D=2)], 4, None),
-    }
-    for name, (X, k, weights) in cases.items():
-        model = NestedMiniBatchKMeans(k, **options).fit(X, sample_weight=weights)
-        assert np.isfinite(model.cluster_centers_).all() and np.isfinite(model.inertia_), name
-        assert model.inertia_ == pytest.approx(-model.score(X, sample_weight=weights), rel=1e-9, abs=1e-9), name
-    with pytest.warns(ConvergenceWarning, match="Number of distinct clusters"):
-        model = NestedMiniBatchKMeans(8, **options).fit(np.repeat(lattice(4, D=2, seed=1), 10, axis=0))
-    assert np.isfinite(model.cluster_centers_).all()
 
 
 @pytest.mark.realdata

@@ -234,19 +234,6 @@ def test_free_energy_of_one_candidate_is_that_of_kmeans() -> None:
     np.testing.assert_allclose(steps[-1].model.mixture.means, hard[-1].model.centers, rtol=1e-9)
 
 
-@pytest.mark.parametrize(("C_prime", "tolerance"), [(1, 0.08), (3, 0.03)])
-def test_random_start_finds_its_way_on_a_grid(C_prime: int, tolerance: float) -> None:
-    grid = 5.0 * np.stack(np.meshgrid(np.arange(10), np.arange(10)), axis=-1).reshape(-1, 2)
-    rows = (grid[:, None, :] + rng().normal(size=(100, 40, 2))).reshape(-1, 2)
-    start = grid + rng(1).normal(size=(100, 2))
-    exact = [step.objective for step in lloyd(CpuShard(rows), start, KMeansOptions())][-1]
-    shard = CpuShard(rows)
-    shard.run(ScatterLabels(100, 0))
-    options = VariationalOptions(C_prime, 5, n_random=1, n_warmup=20, max_iter=60)
-    steps = hard_steps(shard, start, options)
-    assert steps[-1].objective <= (1 + tolerance) * exact
-
-
 # ---------------------------------------------------------------- counting and stopping
 
 

@@ -229,29 +229,6 @@ def test_members_that_are_not_there_have_no_share() -> None:
 # ---------------------------------------------------------------- counts and sums
 
 
-@pytest.mark.parametrize("D", [FEW, MANY])
-@pytest.mark.parametrize(("G", "n_random"), [(1, 0), (1, 2), (5, 0), (5, 1), (8, 3)])
-def test_one_candidate_costs_exactly_its_neighborhood(D: int, G: int, n_random: int) -> None:
-    random = np.random.default_rng(0)
-    C, n = 2000, 500
-    rows, centers = random.normal(size=(n, D)), random.normal(size=(C, D))
-    shard = CpuShard(rows)
-    shard.labels[:] = random.integers(C, size=n)
-    search = Search(1, n_random, seed=1, estimate=True)
-    found = shard.run(Assign(centers, Neighbors(random_graph(C, G, random), search)))
-    assert found.n_distances == n * (G + n_random)
-
-
-@pytest.mark.parametrize("C_prime", [2, 4])
-def test_a_cluster_in_several_neighborhoods_is_looked_at_once(C_prime: int) -> None:
-    rows = blobs(n=100)
-    whole = np.array([np.roll(np.arange(9), -c) for c in range(9)], dtype=np.int32)  # G = C
-    shard = CpuShard(rows)
-    shard.labels[:] = 0
-    found = shard.run(Assign(rows[:9], Neighbors(whole, Search(C_prime, n_random=3, seed=0, estimate=True))))
-    assert found.n_distances == 100 * 9
-
-
 # ---------------------------------------------------------------- threads, splits, streams, large offsets
 
 

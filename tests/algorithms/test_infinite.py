@@ -60,18 +60,11 @@ from globular.seam.tree_passes import (
     TakeCells,
 )
 from globular.threads import how_many
+from makers import corners as blobs
 from reference import expect as reference
 
 Matrix = NDArray[np.float64]
 KINDS = ["full", "diag"]
-
-
-def blobs(n: int = 600, C: int = 4, D: int = 2, apart: float = 8.0, seed: int = 0) -> tuple[Matrix, NDArray[np.int64]]:
-    """Round clusters around corners of a cube, and the cluster of each row."""
-    random = np.random.default_rng(seed)
-    centers = apart * (np.arange(C)[:, None] >> np.arange(D) & 1)
-    labels = np.arange(n) % C
-    return centers[labels] + random.normal(size=(n, D)), labels
 
 
 def prior_for(rows: Matrix, kind: str = "full", scale: float = 0.05, least: float | None = None) -> GaussianPrior:

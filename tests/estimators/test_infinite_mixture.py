@@ -20,15 +20,9 @@ from globular import InfiniteGaussianMixture, InfiniteMultinomialMixture
 from globular.algorithms.infinite import infinite
 from globular.estimators import inputs
 from globular.model.history import PART
+from makers import corners as blobs
 
 Matrix = NDArray[np.float64]
-
-
-def blobs(n: int = 600, C: int = 4, D: int = 2, apart: float = 8.0, seed: int = 0) -> tuple[Matrix, NDArray[np.int64]]:
-    random = np.random.default_rng(seed)
-    centers = apart * (np.arange(C)[:, None] >> np.arange(D) & 1)
-    labels = np.arange(n) % C
-    return centers[labels] + random.normal(size=(n, D)), labels
 
 
 def documents(n: int = 300, seed: int = 0) -> tuple[Matrix, NDArray[np.int64]]:

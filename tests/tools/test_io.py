@@ -148,7 +148,7 @@ def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(("name", "folder"), CASES)
-def test_file_gives_back_its_rows(name: str, folder: bool, tmp_path: Path) -> None:
+def test_file_gives_back_its_rows_and_parts_of_itself(name: str, folder: bool, tmp_path: Path) -> None:
     source = open_source(write_case(name, folder, tmp_path))
     assert isinstance(source, Source)
     assert (source.n_rows, source.n_columns) == X.shape
@@ -158,11 +158,6 @@ def test_file_gives_back_its_rows(name: str, folder: bool, tmp_path: Path) -> No
     for max_rows in (1, 8, 99):
         rows = np.concatenate([dense(block.rows) for block in source.blocks(max_rows)])
         np.testing.assert_array_equal(rows.astype(np.float32), X)
-
-
-@pytest.mark.parametrize(("name", "folder"), CASES)
-def test_file_gives_parts_of_itself(name: str, folder: bool, tmp_path: Path) -> None:
-    source = open_source(write_case(name, folder, tmp_path))
     for start, stop in ((0, 1), (9, 11), (13, 47), (20, 21), (52, 53), (30, 30)):
         blocks = list(source.blocks(6, start, stop))
         assert [block.start for block in blocks] == list(range(start, stop, 6))

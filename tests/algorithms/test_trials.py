@@ -210,17 +210,6 @@ def test_starts_end_when_three_searches_end_alike(
     assert len(n) == n_searches
 
 
-@pytest.mark.parametrize("metric", ["euclidean", "cosine"])
-def test_threads_and_the_seed_decide_alone(metric: str) -> None:
-    X = groups(n=20_000, k=12, d=5).astype(np.float32)
-    one = KMeans(12, metric=metric, random_state=3, n_threads=1).fit(X)
-    for n_threads in (2, 5):
-        other = KMeans(12, metric=metric, random_state=3, n_threads=n_threads).fit(X)
-        np.testing.assert_array_equal(other.cluster_centers_, one.cluster_centers_)
-        np.testing.assert_array_equal(other.labels_, one.labels_)
-        assert other.inertia_ == one.inertia_
-
-
 def test_quality_has_a_meaning_and_tol_zero_ends_at_a_fixed_point() -> None:
     X = groups(n=20_000, k=60, d=4)
     fast, best = (KMeans(24, quality=quality, random_state=0).fit(X) for quality in ("fast", "best"))

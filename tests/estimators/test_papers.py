@@ -73,12 +73,12 @@ def test_what_neighborhoods_alone_have_is_refused_with_cells(option: dict[str, A
     ids=["nmbatch", "nmbatch.deact", "mbatch", "mbatch.remove"],
 )
 def test_batches_are_those_of_the_paper(parameters: dict[str, Any], options: dict[str, Any]) -> None:
-    if options.get("rho", np.inf) == np.inf:
-        options = {"rho": 5.0, "together": True} | options if "rho" not in options else options
+    options = options if "rho" in options else {"rho": 5.0, "together": True, **options}
     *_, expected = nested_kmeans(CpuShard(X), START, NestedOptions(150, max_epochs=8, **options), numbers(5))
     model = NestedMiniBatchKMeans(
-        36, batch_size=150, init=START, n_init=1, max_iter=8, max_no_improvement=None, random_state=5, **parameters
-    )
+        36, batch_size=150, init=START, n_init=1, init_size=len(X), max_iter=8, max_no_improvement=None,
+        random_state=5, **parameters,
+    )  # fmt: skip
     model.fit(X)
     assert np.allclose(model.cluster_centers_, expected.model.centers, rtol=1e-9)
     assert (model.n_steps_, model.batch_size_) == (expected.iteration, expected.model.batch_size)

@@ -40,6 +40,7 @@ from globular.estimators.validation import check_weights, has_columns_of, valida
 from globular.model.statistics import F64
 from globular.passes.dask.opening import are_on_workers, open_on_workers
 from globular.passes.registry import check_card_memory, rows_on_card, shard_on_card, shard_over
+from globular.seam.among import Need
 from globular.seam.passes import Assign, Index, Labels
 from globular.seam.shard import Shard
 from globular.threads import resolve_threads
@@ -286,9 +287,7 @@ def _open_on_workers(estimator: Any, given: Given, sample_weight: Any, unit_rows
         raise ValueError("sample_weight is zero everywhere; at least one row must count")
     if not ORDINARY[0] <= shard.total_weight <= ORDINARY[1]:
         raise ValueError(f"sample_weight adds up to {shard.total_weight:.3g}; on Dask scale it to about 1 per row")
-    return Input(
-        shard, working_dtype(shard.dtype), shard.n_rows, shard.n_columns, is_streamed="rows that stay" in shard.lacks
-    )
+    return Input(shard, working_dtype(shard.dtype), shard.n_rows, shard.n_columns, is_streamed=Need.STAY in shard.lacks)
 
 
 def mean_variance(data: Input) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import deque
 from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any, ClassVar, Self
 
@@ -30,7 +31,6 @@ from globular.estimators.conditional import ConditionalMixture, checked_paramete
 from globular.estimators.inputs import Input, Weights, mean_variance, open_incomplete
 from globular.estimators.mixtures import N_CANDIDATES
 from globular.estimators.parameters import DEVICE, POSITIVE, Constraints, one_of
-from globular.estimators.running import exhaust
 from globular.estimators.validation import check_weights
 from globular.estimators.variational_mixture import N_NEIGHBORS, automatic_search, likely_components, truncated_bytes
 from globular.model.covariances import FAMILIES, SEPARABLE
@@ -231,7 +231,7 @@ class GaussianMixture(ConditionalMixture):
         if rows is None or not np.isnan(rows).any():
             return super().fit(X, y, sample_weight)
         self._validate_params()
-        exhaust(self._begin_with(self._open_incomplete(rows, sample_weight), Clock(), False))
+        deque(self._begin_with(self._open_incomplete(rows, sample_weight), Clock(), False), maxlen=0)
         self.labels_ = self.predict(X, missing=True).astype(np.int32)
         return self
 
@@ -273,7 +273,7 @@ class GaussianMixture(ConditionalMixture):
         first = not hasattr(self, "means_")
         data = self._open(X, sample_weight, reset=first)
         if first:
-            exhaust(self._begin_with(data, Clock(), False))
+            deque(self._begin_with(data, Clock(), False), maxlen=0)
         else:
             self._add(data)
         self.__dict__.pop("labels_", None)  # of other rows than those seen

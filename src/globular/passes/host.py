@@ -187,7 +187,8 @@ class HostShard(Shard):
                     return cast(Handler, found)
         return None
 
-    def _carry_out(self, work: Pass[Result]) -> Result:
+    def run(self, work: Pass[Result]) -> Result:
+        self._check(work)
         if "d2" in work.effect.writes:
             self.error_runs = None
         handler = self._handler(work)

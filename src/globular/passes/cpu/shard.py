@@ -98,10 +98,7 @@ class CpuShard(HostShard):
 
     @property
     def lacks(self) -> Mapping[Need, str]:
-        return {
-            "rows on a card": HERE,
-            **({"dense rows": SPARSE} if isinstance(self.rows, CSRRows) else {"sparse rows": DENSE}),
-        }
+        return {Need.CARD: HERE, **({Need.DENSE: SPARSE} if isinstance(self.rows, CSRRows) else {Need.SPARSE: DENSE})}
 
     def recall(self, kind: type[Kept]) -> Kept | None:
         """What a pass has kept for the next one."""
@@ -190,7 +187,7 @@ class BlockShard(HostShard):
 
     @property
     def lacks(self) -> Mapping[Need, str]:
-        return {"sparse rows": DENSE, "rows on a card": HERE}
+        return {Need.SPARSE: DENSE, Need.CARD: HERE}
 
     @property
     def dtype(self) -> np.dtype:

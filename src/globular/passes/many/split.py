@@ -95,9 +95,10 @@ class SideBySide(Shard):
     @property
     def lacks(self) -> Mapping[Need, str]:
         found = {need: reason for part in self._parts for need, reason in part.lacks.items()}
-        return {**found, "rows in one place": IN_PARTS, "sparse rows": IN_PARTS}
+        return {**found, Need.ONE_PLACE: IN_PARTS, Need.SPARSE: IN_PARTS}
 
-    def _carry_out(self, work: Pass[Result]) -> Result:
+    def run(self, work: Pass[Result]) -> Result:
+        self._check(work)
         asked: Pass[Any] = work
         if isinstance(asked, Take):  # by the number in the whole
             return cast(Result, self.take(asked.indices, asked.what))

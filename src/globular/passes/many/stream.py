@@ -141,7 +141,7 @@ class StreamShard(BlockShard):
     @cached_property
     def lacks(self) -> Mapping[Need, str]:
         first = self.subset(np.zeros(1, dtype=np.intp))
-        return {**first.lacks, "rows that stay": READ_ANEW, "sparse rows": READ_ANEW}
+        return {**first.lacks, Need.STAY: READ_ANEW, Need.SPARSE: READ_ANEW}
 
     @cached_property
     def batch(self) -> StreamedBatch:

@@ -65,7 +65,7 @@ class StreamedShard(CardShard):
 
     @property
     def lacks(self) -> Mapping[Need, str]:
-        return {**super().lacks, "rows that stay": READ_ANEW}
+        return {**super().lacks, Need.STAY: READ_ANEW}
 
     def subset(self, indices: Index) -> TorchShard:
         chosen = np.asarray(indices)

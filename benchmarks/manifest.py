@@ -22,7 +22,7 @@ import numpy as np
 
 import globular
 from globular.io.files import write_whole
-from globular.jit import functions, library, signatures
+from globular.jit import build, functions, library
 from globular.jit.build import MANIFEST, lines
 from globular.machine import usable_cores
 
@@ -64,14 +64,14 @@ def written(kind: Any) -> str:
     """A type of numba's as text; ValueError for one that has none."""
     from numba import types
 
-    for letters, name in signatures.NAMES.items():
+    for letters, name in build.NAMES.items():
         if kind == getattr(types, name):
             return letters
     if isinstance(kind, types.Array) and kind.aligned and kind.layout in "CF":
         return f"{written(kind.dtype)}:{kind.ndim}{kind.layout}{'' if kind.mutable else '!'}"
     if isinstance(kind, types.BaseTuple):
         named = getattr(kind, "instance_class", tuple)
-        name = "" if named is tuple else f"{named.__module__}.{named.__name__}".removeprefix(f"{signatures.PACKAGE}.")
+        name = "" if named is tuple else f"{named.__module__}.{named.__name__}".removeprefix(f"{build.PACKAGE}.")
         members: Any = kind
         return f"{name}({' '.join(map(written, members.types))})"
     raise ValueError(f"no text for {kind}")

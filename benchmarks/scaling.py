@@ -33,7 +33,8 @@ from sklearn.exceptions import ConvergenceWarning
 
 from globular import KMeans, VariationalKMeans
 from globular.algorithms.kmeans.lloyd import KMeansOptions, lloyd
-from globular.passes.dask import DaskShard, opening
+from globular.passes import dask
+from globular.passes.dask import DaskShard
 from globular.passes.dask.messages import Post, halves
 from globular.passes.dask.partitions import collection_partitions
 from globular.seam.passes import Assign
@@ -236,7 +237,7 @@ def streamed(small: bool, gigabytes: float, folder: Path | None) -> None:
     try:
         for number in range(n_files):
             np.save(made / f"part-{number:03d}.npy", mixture_rows(rows_per_file, D, C, seed=number))
-        opening.WORKER_SHARE = 0.0 if small else opening.WORKER_SHARE  # little data must stream as well
+        dask.WORKER_SHARE = 0.0 if small else dask.WORKER_SHARE  # little data must stream as well
         with cluster("2GB" if small else "3GB") as workers, Client(workers) as client:
             there = replace(fit_files(made, C, n_iter), peaks=list(client.run(peak_memory).values()))
         with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as alone:  # for a peak of its own

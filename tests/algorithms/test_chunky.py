@@ -17,7 +17,7 @@ from globular.model.covariances import FAMILIES, OUTER
 from globular.model.gaussian import GaussianParameters, isotropic_mixture
 from globular.model.statistics import F64
 from globular.passes.cpu import CpuShard
-from globular.passes.many.split import SplitShard
+from globular.passes.many import SplitShard
 from globular.seam.mixture_passes import Expect
 from globular.seam.shard import Shard
 from globular.seam.tree_passes import ExpectCells, Gap, Plant, TakeCells

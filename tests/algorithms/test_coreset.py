@@ -17,7 +17,7 @@ from globular.algorithms.seeding import hierarchical
 from globular.algorithms.steps import result_of
 from globular.model.history import ITERATIONS, PART
 from globular.passes.cpu import CpuShard
-from globular.passes.many.split import SplitShard
+from globular.passes.many import SplitShard
 from reference import assign as hard
 
 C = 20

@@ -14,8 +14,7 @@ from globular.model.covariances import CovarianceLimits
 from globular.model.low_rank import NOISES, LowRankParameters, low_rank_m_step
 from globular.model.statistics import F64
 from globular.passes.cpu import CpuShard
-from globular.passes.many.split import SplitShard
-from globular.passes.many.stream import StreamShard
+from globular.passes.many import SplitShard, StreamShard
 from globular.seam.among import Probe
 from globular.seam.mixture_passes import ExpectLowRank
 from globular.seam.passes import Assign

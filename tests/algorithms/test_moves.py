@@ -16,7 +16,7 @@ from globular.algorithms.search import SHORTEST
 from globular.algorithms.steps import result_of
 from globular.model.covariances import FAMILIES
 from globular.passes.cpu import CpuShard
-from globular.passes.many.split import SplitShard
+from globular.passes.many import SplitShard
 from globular.seam.mixture_passes import Expect
 from reference import expect as soft
 

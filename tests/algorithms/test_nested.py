@@ -24,9 +24,9 @@ from globular.data.sources import ArraySource
 from globular.errors import DataError, MemoryBudgetError
 from globular.estimators import inputs
 from globular.model.nested import Batch
+from globular.passes import many
 from globular.passes.cpu import CpuShard
-from globular.passes.many import stream
-from globular.passes.many.stream import StreamShard
+from globular.passes.many import StreamShard
 from globular.seam.passes import Assign
 from makers import FORMS, Rows, blobs, in_form, lattice, weights_for
 from reference import batch as reference
@@ -237,7 +237,7 @@ def test_streamed_batches_are_held_and_read_alike(monkeypatch: pytest.MonkeyPatc
     X = blobs(n=900, C=9, D=4).astype(np.float32)
     runs = []
     for held in (0, 3000, 10**9):
-        monkeypatch.setattr(stream, "HELD_BYTES", held)
+        monkeypatch.setattr(many, "HELD_BYTES", held)
         shard = StreamShard(ArraySource(X), weights_for(900), rows_per_part=64)
         run = nested_kmeans(shard, X[:15].astype(float), NestedOptions(100, run=7), np.random.default_rng(0))
         runs.append([(step.model.centers.tobytes(), step.n_distances, shard.labels.tobytes()) for step in run])

@@ -16,7 +16,7 @@ from globular.algorithms.kmeans.cells import draw_cells, graph_by_cells, label_b
 from globular.algorithms.kmeans.probing import ProbingOptions, find_labels, label_recall, label_rows, probing_kmeans
 from globular.model.cells import CenterCells
 from globular.passes.cpu import CpuShard
-from globular.passes.many.split import SplitShard
+from globular.passes.many import SplitShard
 from globular.seam.among import Probe
 from globular.seam.passes import Assign
 from reference import assign as hard

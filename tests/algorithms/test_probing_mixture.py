@@ -24,8 +24,7 @@ from globular.model.gaussian import GaussianParameters, isotropic_mixture, m_ste
 from globular.model.statistics import SoftStatistics
 from globular.passes.cpu import CpuShard
 from globular.passes.cpu import cells as in_cells
-from globular.passes.many.split import SplitShard
-from globular.passes.many.stream import StreamShard
+from globular.passes.many import SplitShard, StreamShard
 from globular.seam.among import Probe
 from globular.seam.answers import Answer, Truncated
 from globular.seam.mixture_passes import Expect

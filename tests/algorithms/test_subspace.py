@@ -20,8 +20,7 @@ from globular.algorithms.kmeans.subspace import ROWS_PER_DIRECTION, Inside, ente
 from globular.data.open import as_source
 from globular.model.subspace import MARGIN, Subspace, informative_subspace, n_informative, orthonormal
 from globular.passes.cpu import CpuShard
-from globular.passes.many.split import SplitShard
-from globular.passes.many.stream import StreamShard
+from globular.passes.many import SplitShard, StreamShard
 from globular.seam.passes import Assign, PowerStep, Project, SumByLabel
 
 

@@ -17,7 +17,7 @@ from globular.algorithms.kmeans.swaps import swap_and_step, swap_seeds
 from globular.algorithms.steps import Step, last_step, result_of
 from globular.model.history import ITERATIONS, SWAPS
 from globular.passes.cpu import CpuShard
-from globular.passes.many.split import SplitShard
+from globular.passes.many import SplitShard
 from globular.seam.among import Probe
 from globular.seam.passes import Assign
 from reference import assign as hard

@@ -26,8 +26,7 @@ from globular.datasets import birch_grid
 from globular.model.gaussian import GaussianParameters, isotropic_mixture
 from globular.model.graph import Search, random_graph
 from globular.passes.cpu import CpuShard
-from globular.passes.many.split import SplitShard
-from globular.passes.many.stream import StreamShard
+from globular.passes.many import SplitShard, StreamShard
 from globular.seam.among import Neighbors
 from globular.seam.mixture_passes import Expect
 from globular.seam.passes import Assign, ScatterLabels

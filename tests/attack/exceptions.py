@@ -48,7 +48,7 @@ _REASONS = {
         persistence.*
         data.hdf5_files: _MOST_SLABS _MOST_LINKS
         data.streamed: _MOST_ROWS
-        data.text_lines: _LONGEST_LINE
+        data.text_files: _LONGEST_LINE
         data.binary_files: _MAX_COLUMNS
         estimators.infinite_base: MOST_ROWS
         estimators.inputs: SMALLEST_VARIANCE ROWS_LOOKED_AT TOTALS

@@ -21,7 +21,7 @@ _CENTERS: Mapping[str, Values] = {
     "passes.cpu.cells.THIN": (1, 64),
     "passes.cpu.shard.SURE_OF": (1, NEVER),
     "passes.cpu.shard.OFFSET_ROWS": (1, NEVER),
-    "model.centers.NUMBERS_AT_ONCE": (1, NEVER),
+    "passes.cpu.cells.NUMBERS_AT_ONCE": (1, NEVER),
     "passes.cpu.center_scores.BLOCKS": (1, 64),
     "passes.cpu.center_scores.ROWS_PER_SEARCH": (1, 1 << 12),
     "passes.cpu.center_scores.LEAST_ROWS": (1, NEVER),
@@ -65,7 +65,7 @@ _CENTERS: Mapping[str, Values] = {
     "algorithms.kmeans.subspace.LARGEST_COPY": (1, NEVER),
     "algorithms.kmeans.subspace.SOME_DIRECTIONS": (1, 1 << 10),
     "algorithms.kmeans.subspace.ROWS_PER_DIRECTION": (1, NEVER),
-    "algorithms.kmeans.momentum.NUMBERS_PER_PART": (1, NEVER),
+    "algorithms.kmeans.centers.NUMBERS_PER_PART": (1, NEVER),
     "algorithms.kmeans.coreset.FEWEST_ROWS": ((8, 8), (NEVER, NEVER)),
     "algorithms.kmeans.coreset.LEAST_PER_CLUSTER": (1, NEVER),
     "algorithms.kmeans.coreset.FIRST_SHARE": (1, NEVER),
@@ -115,7 +115,7 @@ _SEEDS: Mapping[str, Values] = {
 _BATCHES: Mapping[str, Values] = {
     "passes.cpu.assign.batch.DIRECT_SHARE": (0.0, 1.0),
     "model.nested.DRAWN_AT_ONCE": (16, NEVER),
-    "passes.many.stream.HELD_BYTES": (1 << 10, NEVER),
+    "passes.many.HELD_BYTES": (1 << 10, NEVER),
     "model.columns.COLUMNS_PER_TASK": (1, NEVER),
     "model.votes.ENTRIES_PER_TASK": (16, NEVER),
     "model.columns.ROWS_WORTH_PARTS": (1, NEVER),
@@ -204,7 +204,6 @@ _TREES: Mapping[str, Values] = {
     "algorithms.infinite.sowing._ROWS": (60, NEVER),
     "algorithms.infinite.tree_partition._FITTED": (2, NEVER),
     "passes.cpu.answer.PREDICTIVE_AT_ONCE": (1, NEVER),
-    "passes.tree.expect_neighbors._COMPONENTS_PER_TASK": (1, NEVER),
     "passes.tree.expect.SAMPLED_ROWS": (4, 1 << 16),
     "passes.tree.partition.DEEPEST": (1, 60),
     "estimators.chunky_mixture.TRUNCATED_FROM": (2, NEVER),
@@ -217,10 +216,10 @@ _FILES: Mapping[str, Values] = {
     "data.binary_files._GAP_BYTES": (0, NEVER),
     "data.binary_files._COLUMNS_AT_ONCE": (1, 1 << 10),
     "data.streamed.PIECE_BYTES": (64, 1 << 26),
-    "data.sources._N_PROBES": (1, 1 << 10),
+    "data.binary_files._MAP_PROBES": (1, 1 << 10),
     "data.binary_files._N_PROBES": (1, 1 << 10),
     "estimators.inputs.MEMORY_SHARE": (0.0, 1.0),
-    "io.tables._ROWS_OF_TEXT": (1, NEVER),
+    "io._ROWS_OF_TEXT": (1, NEVER),
 }
 THRESHOLDS: Mapping[str, tuple[str, Values]] = {
     name: (family, values)

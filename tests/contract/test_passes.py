@@ -17,8 +17,7 @@ from cases import CASES, C, Case, N, Problem, State, alike, hosts
 from globular.data.open import as_source
 from globular.passes.cpu import CpuShard
 from globular.passes.cpu.expect.remembered import Kept
-from globular.passes.many.split import SplitShard
-from globular.passes.many.stream import StreamShard
+from globular.passes.many import SplitShard, StreamShard
 from globular.seam import answers, mixture_passes, passes, tree_passes
 from globular.seam.among import HardAmong, SoftAmong
 from globular.seam.mixture_passes import Expect

@@ -18,11 +18,9 @@ from globular.model.gaussian import GaussianParameters
 from globular.model.nested import NestedStatistics
 from globular.passes.cpu import CpuShard
 from globular.passes.cpu.shard import BlockShard
-from globular.passes.dask.log import Log
-from globular.passes.dask.messages import Work
+from globular.passes.dask.messages import Log, Work
 from globular.passes.host import RUN
-from globular.passes.many.split import SplitShard
-from globular.passes.many.stream import StreamShard
+from globular.passes.many import SplitShard, StreamShard
 from globular.seam.among import Down, Remembered
 from globular.seam.mixture_passes import Expect
 from globular.seam.passes import AddSeeds, Assign, Moments, Project, Relabel, Spare, SumByLabel

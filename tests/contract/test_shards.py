@@ -16,8 +16,7 @@ from globular.data.open import as_source
 from globular.errors import DataError, UnsupportedPassError
 from globular.model.gaussian import isotropic_mixture
 from globular.passes.cpu import CpuShard, sums
-from globular.passes.many.split import SplitShard
-from globular.passes.many.stream import StreamShard
+from globular.passes.many import SplitShard, StreamShard
 from globular.seam.among import Remembered
 from globular.seam.mixture_passes import Expect, RowsOf
 from globular.seam.passes import Assign, Farthest, Pass

@@ -41,7 +41,7 @@ from globular.model.covariances import COLUMNS
 from globular.model.gaussian import isotropic_mixture
 from globular.model.statistics import PairStatistics
 from globular.passes.cpu import CpuShard
-from globular.passes.many.split import SplitShard
+from globular.passes.many import SplitShard
 from globular.seam.among import All, Neighbors, Probe, Remembered
 from globular.seam.mixture_passes import Expect
 from globular.seam.passes import AddSeeds, Assign, Effect, Pass, ScatterLabels
@@ -54,10 +54,10 @@ pytest.importorskip("distributed", reason='needs Dask: pip install "globular[das
 import dask.array as da
 from distributed import Client, LocalCluster, wait
 
+from globular.passes import dask as opening_module
 from globular.passes.dask import DaskShard
 from globular.passes.dask import cluster as cluster_module
-from globular.passes.dask import log as log_module
-from globular.passes.dask import opening as opening_module
+from globular.passes.dask import messages as log_module
 from globular.passes.dask.messages import pack, unpack
 from globular.passes.dask.partitions import collection_partitions
 

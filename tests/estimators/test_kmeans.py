@@ -123,7 +123,7 @@ def test_files_sources_and_memory_maps(tmp_path: Path, streamed: bool, monkeypat
     expected = KMeans(7, random_state=0, n_init=2).fit(X, sample_weight=weights)
     if streamed:
         monkeypatch.setattr(inputs, "MEMORY_SHARE", 0.0)
-        monkeypatch.setattr("globular.passes.many.stream.PART_BYTES", 64 * 16)
+        monkeypatch.setattr("globular.passes.many.PART_BYTES", 64 * 16)
     path = tmp_path / "rows.npy"
     np.save(path, X)
     for given in (path, str(path), as_source(path), np.load(path, mmap_mode="r")):

@@ -32,7 +32,7 @@ from globular.estimators import inputs, variational_mixture
 from globular.estimators.mixture import GaussianMixture
 from globular.model.covariances import FAMILIES
 from globular.model.history import Record
-from globular.passes.many.stream import StreamShard
+from globular.passes.many import StreamShard
 
 TYPES = sorted(FAMILIES)
 SKLEARN_TYPES = ["full", "tied", "diag", "spherical"]
@@ -399,7 +399,7 @@ def test_files_and_streams_give_the_result_of_the_array(tmp_path: Path, monkeypa
     read = GaussianMixture(**options).fit(str(tmp_path / "rows.npy"))
     np.testing.assert_array_equal(read.means_, model.means_)
     monkeypatch.setattr(inputs, "MEMORY_SHARE", 0.0)
-    monkeypatch.setattr("globular.passes.many.stream.PART_BYTES", 200 * 3 * 8)
+    monkeypatch.setattr("globular.passes.many.PART_BYTES", 200 * 3 * 8)
     source = as_source(np.load(tmp_path / "rows.npy", mmap_mode="r"))
     assert isinstance(inputs.open_input(GaussianMixture(), source, reset=True).shard, StreamShard)
     streamed = GaussianMixture(**options).fit(source)

@@ -116,7 +116,7 @@ def test_files_and_streams(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     np.save(path, X)
     expected = VariationalKMeans(20, random_state=0).fit(X, sample_weight=weights)
     monkeypatch.setattr(inputs, "MEMORY_SHARE", 0.0)
-    monkeypatch.setattr("globular.passes.many.stream.PART_BYTES", 64 * 16)
+    monkeypatch.setattr("globular.passes.many.PART_BYTES", 64 * 16)
     for given in (str(path), as_source(path)):
         model = VariationalKMeans(20, random_state=0).fit(given, sample_weight=weights)
         np.testing.assert_array_equal(model.labels_, expected.labels_)

@@ -176,7 +176,7 @@ def test_files_and_streams(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     np.save(tmp_path / "rows.npy", X)
     model = VariationalGaussianMixture(15, random_state=0).fit(X, sample_weight=weights)
     monkeypatch.setattr(inputs, "MEMORY_SHARE", 0.0)
-    monkeypatch.setattr("globular.passes.many.stream.PART_BYTES", 64 * 32)
+    monkeypatch.setattr("globular.passes.many.PART_BYTES", 64 * 32)
     source = as_source(tmp_path / "rows.npy")
     streamed = VariationalGaussianMixture(15, random_state=0).fit(source, sample_weight=weights)
     np.testing.assert_allclose(streamed.lower_bounds_, model.lower_bounds_, rtol=1e-9)

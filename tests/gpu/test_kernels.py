@@ -12,9 +12,9 @@ pytest.importorskip("triton", reason='needs triton: pip install "globular[gpu]"'
 
 from globular.model.cells import CenterCells  # noqa: E402
 from globular.passes.torch import TorchShard, launch, plain  # noqa: E402
-from globular.passes.torch.card import kernels_are_interpreted  # noqa: E402
-from globular.passes.torch.grouping import group  # noqa: E402
+from globular.passes.torch.plain import group  # noqa: E402
 from globular.passes.torch.products import Aim  # noqa: E402
+from globular.passes.torch.shard import kernels_are_interpreted  # noqa: E402
 from globular.seam.among import Probe  # noqa: E402
 from globular.seam.passes import Assign, RoughCells  # noqa: E402
 

@@ -20,8 +20,8 @@ from globular.algorithms.kmeans.pipeline import PipelineOptions, kmeans  # noqa:
 from globular.algorithms.seeding.named import draw_seeds  # noqa: E402
 from globular.errors import DataError, MemoryBudgetError  # noqa: E402
 from globular.passes.cpu import CpuShard  # noqa: E402
-from globular.passes.many.split import SplitShard  # noqa: E402
-from globular.passes.torch import StreamedShard, TorchShard, opening, streaming  # noqa: E402
+from globular.passes.many import SplitShard  # noqa: E402
+from globular.passes.torch import StreamedShard, TorchShard, opening  # noqa: E402
 from globular.seam.passes import Assign, Moments  # noqa: E402
 from makers import blobs, weights_for  # noqa: E402
 
@@ -34,7 +34,7 @@ NOT_ON_GPU = {"assign neighbors", "assign candidates", "expect probe, full"}
 @pytest.fixture(autouse=True)
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Parts of 37 rows of three float64 columns, or of 11 of twenty float32 columns."""
-    monkeypatch.setattr(streaming, "PART_BYTES", 888)
+    monkeypatch.setattr(opening, "PART_BYTES", 888)
 
 
 def streamed(rows: Any, weights: Any) -> StreamedShard:
@@ -100,7 +100,7 @@ def test_every_iteration_equals_that_of_one_shard(layout: str) -> None:
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_the_whole_pipeline_runs_in_parts(layout: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(streaming, "PART_BYTES", 80_000)
+    monkeypatch.setattr(opening, "PART_BYTES", 80_000)
     ends = []
     for shard in (TorchShard(torch.as_tensor(ROWS, device=DEVICE)), LAYOUTS[layout](ROWS, None)):
         rng, state = np.random.default_rng(0), np.random.RandomState(0)
@@ -122,7 +122,7 @@ def leave_room(monkeypatch: pytest.MonkeyPatch, n_bytes: float) -> None:
 def test_rows_larger_than_the_card_are_streamed(
     source: str, unit: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(streaming, "PART_BYTES", 40_000)
+    monkeypatch.setattr(opening, "PART_BYTES", 40_000)
     np.save(tmp_path / "rows.npy", ROWS)
     X = ROWS if source == "array" else tmp_path / "rows.npy"
     weights = np.where(np.arange(3000) % 7 == 0, 0.0, 1.0)

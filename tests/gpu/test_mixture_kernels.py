@@ -11,8 +11,8 @@ torch = pytest.importorskip("torch", reason='needs torch: pip install "globular[
 pytest.importorskip("triton", reason='needs triton: pip install "globular[gpu]"')
 
 from globular.passes.torch import launch, plain  # noqa: E402
-from globular.passes.torch.card import kernels_are_interpreted  # noqa: E402
-from globular.passes.torch.grouping import group  # noqa: E402
+from globular.passes.torch.plain import group  # noqa: E402
+from globular.passes.torch.shard import kernels_are_interpreted  # noqa: E402
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 pytestmark = pytest.mark.skipif(

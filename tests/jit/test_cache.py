@@ -17,7 +17,7 @@ from numba import types
 
 import globular
 from globular.jit import cache, inline, kernel, sources
-from globular.jit.choice import compiler
+from globular.jit.functions import compiler
 
 HELPER = "from globular.jit import inline\n@inline\ndef added(x):\n    return x + {}\n"
 CALLER = """

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from globular.jit import build, choice
-from globular.jit.target import LEVELS, levels
+from globular.jit import build, library
+from globular.jit.library import LEVELS, levels
 
 JIT = Path(build.__file__).parent
 PUBLIC = {"numba", "numba.core.compiler", "numba.core.event", "numba.extending", "llvmlite", "llvmlite.binding"}
@@ -72,15 +72,15 @@ def test_every_estimator_fits_by_the_public_interface() -> None:
 
 @pytest.mark.parametrize(("asked", "chosen"), [("stock", "stock: GLOBULAR_JIT=stock"), ("fast", "linked: numba was")])
 def test_the_log_says_which_compiler_runs(asked: str, chosen: str) -> None:
-    code = "import logging; logging.basicConfig(level=logging.INFO)\nfrom globular.jit.choice import compiler\n"
+    code = "import logging; logging.basicConfig(level=logging.INFO)\nfrom globular.jit.functions import compiler\n"
     said = fitted(code + "compiler(); print('fitted')", GLOBULAR_JIT=asked)
     assert f"are compiled by globular.jit.{chosen}" in said
 
 
 def test_another_choice_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(choice.VARIABLE, "quick")
+    monkeypatch.setenv(library.VARIABLE, "quick")
     with pytest.raises(ValueError, match="GLOBULAR_JIT='quick' must be one of auto, fast, stock"):
-        choice.asked_for()
+        library.asked_for()
 
 
 def imported(path: Path) -> set[str]:

@@ -16,7 +16,7 @@ from numba import types
 
 import globular
 from benchmarks.manifest import FITS, record, written
-from globular.jit import build, library, signatures
+from globular.jit import build, library
 
 LINES = build.lines()
 
@@ -34,13 +34,13 @@ def test_the_manifest_reads_as_it_was_written() -> None:
     assert len(LINES) == len(set(LINES)) > 120 and sorted(LINES) == LINES
     for line in LINES:
         kinds = line.partition(" ")[2]
-        assert " ".join(map(written, signatures.read(kinds))) == kinds
+        assert " ".join(map(written, build.read_types(kinds))) == kinds
 
 
 def test_scratch_is_found_among_words() -> None:
     text = "i8:1C seeds.Pair(f4:2C i8) b1 f8:1C"
-    assert signatures.scratch_words(text, ["Queue", "Scratch", "bool", "Zeros"]) == [7, -1 - 18]
-    assert signatures.unnamed("i8:1C a.B(f4:2C! (i8))") == "i8:1C (f4:2C (i8))"
+    assert library.scratch_words(text, ["Queue", "Scratch", "bool", "Zeros"]) == [7, -1 - 18]
+    assert library.unnamed("i8:1C a.B(f4:2C! (i8))") == "i8:1C (f4:2C (i8))"
 
 
 @pytest.mark.parametrize("kind", [types.complex128, types.Array(types.float64, 2, "A"), types.unicode_type])

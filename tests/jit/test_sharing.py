@@ -17,8 +17,7 @@ import pytest
 import globular
 from ctrl_c import CtrlC
 from globular.jit import Queue, Scratch, Zeros, build, kernel, library, new_queue, share_kernel, take_number
-from globular.jit.choice import compiler
-from globular.jit.functions import Kernel
+from globular.jit.functions import Kernel, compiler
 
 
 @kernel

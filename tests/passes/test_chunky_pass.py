@@ -18,8 +18,7 @@ from globular.model.graph import Search, random_graph
 from globular.model.statistics import F64, SoftStatistics
 from globular.passes.cpu import CpuShard
 from globular.passes.cpu.expect import blocks as chunk_blocks
-from globular.passes.many.split import SplitShard
-from globular.passes.many.stream import StreamShard
+from globular.passes.many import SplitShard, StreamShard
 from globular.passes.tree import expect
 from globular.seam.among import Neighbors
 from globular.seam.mixture_passes import Expect

@@ -11,7 +11,7 @@ from scipy import sparse
 from globular.model.cells import CellLevel, CellTree
 from globular.passes.cpu import CpuShard
 from globular.passes.host import RUN
-from globular.passes.many.split import SplitShard
+from globular.passes.many import SplitShard
 from globular.seam.among import Down
 from globular.seam.passes import AddSeeds, Assign, CellNeighbors, CellSeeds, Total, TrySeeds
 from reference import seeds as reference

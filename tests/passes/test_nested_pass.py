@@ -24,8 +24,7 @@ from globular.passes.cpu import CpuShard, center_scores
 from globular.passes.cpu.assign import batch as cpu_batch
 from globular.passes.cpu.assign import votes as cpu_votes
 from globular.passes.cpu.sums import cut_runs
-from globular.passes.many.split import SplitShard
-from globular.passes.many.stream import StreamShard
+from globular.passes.many import SplitShard, StreamShard
 from globular.seam.passes import Assign, AssignBatch
 from makers import SHARD_FORMS, Rows, blobs, in_form, weights_for
 from reference import assign as reference

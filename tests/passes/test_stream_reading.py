@@ -16,8 +16,7 @@ from globular.data.open import as_source
 from globular.data.sources import ChosenRows, RowRange
 from globular.errors import DataError
 from globular.model.nested import Batch, NestedSearch
-from globular.passes.many.split import TreeSum, tree_total
-from globular.passes.many.stream import StreamShard
+from globular.passes.many import StreamShard, TreeSum, tree_total
 from globular.seam.passes import Assign, AssignBatch, ScatterLabels
 from makers import blobs
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from globular.jit import kernel
-from globular.jit.target import CACHE_LINE
+from globular.jit.instructions import CACHE_LINE
 from globular.jit.tiles import FOLD_COST, ROWS, Tile, line_tile, lowest_of_rows, lowest_of_scores, tile_for, tiles
 from globular.passes.cpu.rows import read_only
 from globular.passes.cpu.settled import aligned_zeros

@@ -17,8 +17,7 @@ from globular.model.covariances import COLUMNS, NORM, OUTER, ScatterKind
 from globular.model.statistics import F64
 from globular.passes.cpu import CpuShard
 from globular.passes.limits import tree_bytes
-from globular.passes.many.split import SplitShard
-from globular.passes.many.stream import StreamShard
+from globular.passes.many import SplitShard, StreamShard
 from globular.passes.tree.frontier import Frontier
 from globular.passes.tree.partition import PartitionTree
 from globular.seam.tree_passes import Plant, TakeCells

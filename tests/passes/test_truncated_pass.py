@@ -19,8 +19,7 @@ from globular.model.statistics import PairStatistics, SoftStatistics
 from globular.passes.cpu import CpuShard, cells, grouped, sums
 from globular.passes.cpu.assign import neighborhoods
 from globular.passes.cpu.assign import neighbors as truncated
-from globular.passes.many.split import SplitShard
-from globular.passes.many.stream import StreamShard
+from globular.passes.many import SplitShard, StreamShard
 from globular.seam.among import Neighbors
 from globular.seam.answers import Answer, Truncated
 from globular.seam.mixture_passes import Expect

@@ -18,7 +18,7 @@ from sklearn.exceptions import ConvergenceWarning
 import globular
 from globular import threads
 from globular.callbacks import Callback, Checkpoint, EarlyStopping, Progress, TimeBudget, as_callbacks
-from globular.callbacks.progress import Display, Forecast, format_seconds
+from globular.callbacks.progress import Forecast, format_seconds
 from globular.errors import CheckpointWarning, DataError, FitInterruptedWarning
 from globular.jit import share_kernel
 from globular.model.history import History, Record
@@ -363,12 +363,12 @@ def test_the_forecast_begins_anew_with_every_stage() -> None:
 
 def test_the_display_names_the_stage() -> None:
     console = Console(file=io.StringIO(), width=200)
-    forecast = Forecast(max_iter=10)
-    display = Display(console, "KMeans", 100, forecast)
+    forecast, display = Forecast(max_iter=10), Progress(console)
+    display.on_fit_start(globular.KMeans(), 100, 10, None)
     lines = []
     for record in STAGES:
         forecast.update(record)
-        lines.append(display._line(record))
+        lines.append(display._line(record, forecast))
     assert lines[0] == "KMeans seeds  objective 90"
     assert lines[2] == "KMeans part  objective 60  change 1e-01"  # the rows that moved are those of the part
     assert lines[3] == "KMeans swaps 1/10  objective 65  moved 100.0%"

@@ -138,7 +138,7 @@ def dense(rows: Any) -> np.ndarray:
 
 
 def set_piece_bytes(monkeypatch: pytest.MonkeyPatch, n_bytes: int) -> None:
-    for module in ("streamed", "text_lines", "hdf5_files"):
+    for module in ("streamed", "text_files", "hdf5_files"):
         monkeypatch.setattr(f"globular.data.{module}.PIECE_BYTES", n_bytes)
 
 
@@ -855,7 +855,7 @@ def test_memory_that_is_not_there_is_a_data_error(tmp_path: Path, monkeypatch: p
     write_svm(tmp_path / "x.svm", X)
     np.savez(tmp_path / "x.npz", X=X)
     monkeypatch.setattr("globular.data.formats._load_svmlight", exhausted)
-    monkeypatch.setattr("globular.data.numpy_files.ArraySource", exhausted)
+    monkeypatch.setattr("globular.data.binary_files.ArraySource", exhausted)
     for name in ("x.svm", "x.npz"):
         with pytest.raises(DataError, match=rf"{name}: (asks for more memory|cannot be read \(out of memory)"):
             open_source(tmp_path / name)
@@ -869,7 +869,7 @@ def test_svmlight_columns_beyond_all_numbers_are_refused(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("text", ["1" * 999, "1,2\n3," + "4" * 999 + "\n", "a" * 999 + "\n1\n"])
 def test_csv_lines_without_end_are_refused(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("globular.data.text_lines._LONGEST_LINE", 400)
+    monkeypatch.setattr("globular.data.text_files._LONGEST_LINE", 400)
     (tmp_path / "x.csv").write_text(text)
     with pytest.raises(DataError, match=r"x\.csv: has a line of more than"):
         open_source(tmp_path / "x.csv")

@@ -13,10 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import sparse
 
-from globular.data.binary_files import BinarySource
+from globular.data.binary_files import BinarySource, open_memmap
 from globular.data.blocks import Source
 from globular.data.open import as_source
-from globular.data.sources import ArraySource, CSRSource, MemmapSource, concatenate, open_memmap
+from globular.data.sources import ArraySource, CSRSource, MemmapSource, concatenate
 from globular.errors import DataError
 
 N_ROWS, N_COLUMNS = 37, 3

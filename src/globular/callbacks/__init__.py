@@ -11,103 +11,16 @@ import time
 import warnings
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from globular.callbacks.progress import Display, Forecast
+from globular.callbacks.progress import Callback, Progress
 from globular.errors import CheckpointWarning
 from globular.model.history import Record
 from globular.persistence import check_destination, save
 
-if TYPE_CHECKING:
-    from rich.console import Console
-
 __all__ = ["Callback", "Checkpoint", "EarlyStopping", "Progress", "TimeBudget", "as_callbacks"]
 
 _HOOKS = ("on_fit_start", "on_iteration", "on_fit_end")
-
-
-class Callback:
-    """Base of all callbacks; every method does nothing until a subclass says otherwise.
-
-    Examples
-    --------
-    >>> from globular.callbacks import Callback
-    >>> class Print(Callback):
-    ...     def on_iteration(self, estimator, record):
-    ...         print(record.iteration, record.objective)
-    """
-
-    def on_fit_start(self, estimator: Any, n_rows: int, max_iter: int | None, max_time: float | None) -> None:
-        """Called once before the first iteration."""
-
-    def on_iteration(self, estimator: Any, record: Record) -> bool | None:
-        """Called after each iteration; ``True`` ends the fit with the state it has."""
-        return None
-
-    def on_fit_end(self, estimator: Any, reason: str) -> None:
-        """Called once after the last iteration, also when the fit was interrupted."""
-
-
-class Progress(Callback):
-    """A progress bar with objective, relative change, share of rows that moved, elapsed and remaining time.
-
-    In a terminal it renews itself and leaves one line at the end; elsewhere it prints a plain line every ten
-    seconds. The remaining time is estimated from `max_iter`, `max_time` and the trend of the relative change.
-
-    Parameters
-    ----------
-    console : rich.console.Console, optional
-        Where to draw; standard error by default.
-
-    Examples
-    --------
-    >>> import globular
-    >>> from globular.callbacks import Progress
-    >>> model = globular.KMeans(n_clusters=100, callbacks=[Progress()])
-    """
-
-    def __init__(self, console: Console | None = None) -> None:
-        self.console = console
-        self._display: Display | None = None
-
-    def on_fit_start(self, estimator: Any, n_rows: int, max_iter: int | None, max_time: float | None) -> None:
-        """Open the display; one that a failed fit has left open is closed first."""
-        from rich.console import Console
-
-        self.close()
-        tol = getattr(estimator, "tol", None)
-        tol = float(tol) if isinstance(tol, int | float) and tol > 0 else None
-        forecast = Forecast(max_iter=max_iter, max_time=max_time, tol=tol)
-        self._display = Display(self.console or Console(stderr=True), type(estimator).__name__, n_rows, forecast)
-
-    def on_iteration(self, estimator: Any, record: Record) -> None:
-        """Renew the display."""
-        if self._display is None:
-            return
-        try:
-            self._display.show(record)
-        except BaseException:
-            self.close()
-            raise
-
-    def on_fit_end(self, estimator: Any, reason: str) -> None:
-        """Replace the bar by one line."""
-        display, self._display = self._display, None
-        if display is not None:
-            display.finish(reason)
-
-    def close(self) -> None:
-        """Give the terminal back; for a fit that ended without :meth:`on_fit_end`, otherwise harmless."""
-        display, self._display = self._display, None
-        if display is not None:
-            display.close()
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Progress:
-        # sklearn.base.clone copies parameters deeply; a console and a running bar cannot be copied
-        return Progress(console=self.console)
-
-    def __reduce__(self) -> tuple[type[Progress], tuple[()]]:
-        return Progress, ()
 
 
 class Checkpoint(Callback):

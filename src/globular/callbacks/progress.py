@@ -1,4 +1,4 @@
-"""The progress display: how far a fit is, how long it will still take, and how to say it.
+"""The base of all callbacks, and the one that says how far a fit is and how long it will still take.
 
 A fit ends at whichever comes first of `max_iter`, `max_time` and convergence, so the estimate is the smallest
 of the three. Convergence is foreseen by a straight line through the logarithm of the last relative changes:
@@ -12,7 +12,7 @@ import math
 import time
 from collections import deque
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -21,7 +21,6 @@ from globular.model.history import ITERATIONS, Record
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import Progress as RichProgress
-    from rich.progress import TaskID
 
 _TREND_LENGTH = 8
 _SECONDS_BETWEEN_LINES = 10.0
@@ -127,85 +126,145 @@ def format_seconds(seconds: float | None) -> str:
     return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
 
 
-class Display:
-    """A bar that renews itself in a terminal; elsewhere (a log file) a plain line now and then."""
+class Callback:
+    """Base of all callbacks; every method does nothing until a subclass says otherwise.
 
-    def __init__(self, console: Console, title: str, n_rows: int, forecast: Forecast) -> None:
-        self._console = console
-        self._title = title
-        self._n_rows = n_rows
-        self._forecast = forecast
+    Examples
+    --------
+    >>> from globular.callbacks import Callback
+    >>> class Print(Callback):
+    ...     def on_iteration(self, estimator, record):
+    ...         print(record.iteration, record.objective)
+    """
+
+    def on_fit_start(self, estimator: Any, n_rows: int, max_iter: int | None, max_time: float | None) -> None:
+        """Called once before the first iteration."""
+
+    def on_iteration(self, estimator: Any, record: Record) -> bool | None:
+        """Called after each iteration; ``True`` ends the fit with the state it has."""
+        return None
+
+    def on_fit_end(self, estimator: Any, reason: str) -> None:
+        """Called once after the last iteration, also when the fit was interrupted."""
+
+
+class Progress(Callback):
+    """A progress bar with objective, relative change, share of rows that moved, elapsed and remaining time.
+
+    In a terminal it renews itself and leaves one line at the end; elsewhere it prints a plain line every ten
+    seconds. The remaining time is estimated from `max_iter`, `max_time` and the trend of the relative change.
+
+    Parameters
+    ----------
+    console : rich.console.Console, optional
+        Where to draw; standard error by default.
+
+    Examples
+    --------
+    >>> import globular
+    >>> from globular.callbacks import Progress
+    >>> model = globular.KMeans(n_clusters=100, callbacks=[Progress()])
+    """
+
+    def __init__(self, console: Console | None = None) -> None:
+        self.console = console
+        self._forecast: Forecast | None = None
+        """Of the fit that is shown; None if there is none."""
         self._bar: RichProgress | None = None
-        self._task: TaskID | None = None
-        self._last_line = -math.inf
+
+    def on_fit_start(self, estimator: Any, n_rows: int, max_iter: int | None, max_time: float | None) -> None:
+        """Open the display; one that a failed fit has left open is closed first."""
+        from rich.console import Console
+
+        self.close()
+        tol = getattr(estimator, "tol", None)
+        tol = float(tol) if isinstance(tol, int | float) and tol > 0 else None
+        self._forecast = Forecast(max_iter=max_iter, max_time=max_time, tol=tol)
+        self._out = self.console or Console(stderr=True)
+        self._title, self._n_rows = type(estimator).__name__, n_rows
+        self._last_line, self._start = -math.inf, time.perf_counter()
         self._last_record: Record | None = None
-        self._start = time.perf_counter()
-        if console.is_terminal:
+        if self._out.is_terminal:
             self._open()
 
+    def on_iteration(self, estimator: Any, record: Record) -> None:
+        """Renew the display."""
+        if self._forecast is None:
+            return
+        try:
+            self._show(record, self._forecast)
+        except BaseException:
+            self.close()
+            raise
+
+    def on_fit_end(self, estimator: Any, reason: str) -> None:
+        """Replace the bar by one line."""
+        if self._forecast is not None:
+            record, elapsed = self._last_record, format_seconds(time.perf_counter() - self._start)
+            line = f"{self._title}: {reason}, {elapsed}"
+            if record is not None:
+                line = f"{self._line(record, self._forecast)}  {elapsed}, {reason}"
+            self.close()
+            self._print(line)
+
+    def close(self) -> None:
+        """Give the terminal back; for a fit that ended without :meth:`on_fit_end`, otherwise harmless."""
+        self._forecast, bar, self._bar = None, self._bar, None
+        if bar is not None:
+            bar.stop()
+            atexit.unregister(self.close)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Progress:
+        # sklearn.base.clone copies parameters deeply; a console and a running bar cannot be copied
+        return Progress(console=self.console)
+
+    def __reduce__(self) -> tuple[type[Progress], tuple[()]]:
+        return Progress, ()
+
     def _open(self) -> None:
-        from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+        from rich.progress import BarColumn, SpinnerColumn, TextColumn, TimeElapsedColumn
+        from rich.progress import Progress as Bar
         from rich.table import Column
 
-        spare = self._console.width - 90  # a narrow terminal has room for the numbers only
-        self._bar = Progress(
+        spare = self._out.width - 90  # a narrow terminal has room for the numbers only
+        self._bar = Bar(
             *((SpinnerColumn(), BarColumn(bar_width=min(30, spare))) if spare >= 5 else ()),
             TextColumn("{task.description}", markup=False),
             TextColumn("{task.fields[detail]}", markup=False),
             TimeElapsedColumn(table_column=Column(no_wrap=True, min_width=7)),
             TextColumn("{task.fields[left]}", markup=False, table_column=Column(no_wrap=True, min_width=10)),
-            console=self._console,
+            console=self._out,
             transient=True,
         )
         self._task = self._bar.add_task(self._title, total=1.0, detail="starting", left="")
         atexit.register(self.close)  # a fit that dies must not leave the cursor hidden
         self._bar.start()
 
-    def show(self, record: Record) -> None:
-        """Show the state after an iteration."""
-        self._forecast.update(record)
+    def _show(self, record: Record, forecast: Forecast) -> None:
+        forecast.update(record)
         self._last_record = record
-        if self._bar is not None and self._task is not None:
+        left = "" if forecast.seconds_left is None else f"~{format_seconds(forecast.seconds_left)} left"
+        if self._bar is not None:
             self._bar.update(
                 self._task,
-                completed=self._forecast.share_done,
-                description=self._heading(record),
-                detail=describe(record, self._forecast, self._n_rows),
-                left=self._remaining(),
+                completed=forecast.share_done,
+                description=self._heading(record, forecast),
+                detail=describe(record, forecast, self._n_rows),
+                left=left,
             )
         elif time.perf_counter() - self._last_line >= _SECONDS_BETWEEN_LINES:
             self._last_line = time.perf_counter()
-            self._print(f"{self._line(record)}  {format_seconds(record.wall_seconds)} {self._remaining()}".rstrip())
+            self._print(f"{self._line(record, forecast)}  {format_seconds(record.wall_seconds)} {left}".rstrip())
 
-    def finish(self, reason: str) -> None:
-        """Take the bar away and leave one line that says how it ended."""
-        self.close()
-        elapsed = format_seconds(time.perf_counter() - self._start)
-        if self._last_record is None:
-            self._print(f"{self._title}: {reason}, {elapsed}")
-        else:
-            self._print(f"{self._line(self._last_record)}  {elapsed}, {reason}")
-
-    def close(self) -> None:
-        """Give the terminal back; harmless when it has been given back already."""
-        bar, self._bar = self._bar, None
-        if bar is not None:
-            bar.stop()
-            atexit.unregister(self.close)
-
-    def _heading(self, record: Record) -> str:
+    def _heading(self, record: Record, forecast: Forecast) -> str:
         stage = "" if record.stage == ITERATIONS else f" {record.stage}"
         if not record.iteration:
             return f"{self._title}{stage}"
-        of = "" if self._forecast.max_iter is None else f"/{self._forecast.max_iter}"
+        of = "" if forecast.max_iter is None else f"/{forecast.max_iter}"
         return f"{self._title}{stage} {record.iteration}{of}"
 
-    def _line(self, record: Record) -> str:
-        return f"{self._heading(record)}  {describe(record, self._forecast, self._n_rows)}"
-
-    def _remaining(self) -> str:
-        left = self._forecast.seconds_left
-        return "" if left is None else f"~{format_seconds(left)} left"
+    def _line(self, record: Record, forecast: Forecast) -> str:
+        return f"{self._heading(record, forecast)}  {describe(record, forecast, self._n_rows)}"
 
     def _print(self, text: str) -> None:
-        self._console.print(text, markup=False, highlight=False, soft_wrap=True)
+        self._out.print(text, markup=False, highlight=False, soft_wrap=True)

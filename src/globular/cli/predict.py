@@ -16,7 +16,7 @@ from globular.cli.shared import bar_of_rows, check_output, output, rows_per_bloc
 
 if TYPE_CHECKING:
     from globular.data.blocks import Source
-    from globular.io.tables import Block
+    from globular.io import Block
 
 _STANDARD_OUTPUT = "-"
 
@@ -116,7 +116,7 @@ def n_clusters_of(model: Any) -> int:
 
 def _columns_beside(paths: list[str], target: str, wanted: Wanted) -> Any:
     """The columns of the files, to be written before the answers."""
-    from globular.io.tables import open_beside
+    from globular.io import open_beside
 
     beside = open_beside(paths)
     suffix = ".csv" if target == _STANDARD_OUTPUT else Path(target).suffix.lower()
@@ -130,8 +130,7 @@ def _columns_beside(paths: list[str], target: str, wanted: Wanted) -> Any:
 
 
 def _write(target: str, blocks: Any, n_rows: int, beside: Any) -> None:
-    from globular.io import write_table
-    from globular.io.tables import write_csv_blocks
+    from globular.io import write_csv_blocks, write_table
 
     if target == _STANDARD_OUTPUT:
         write_csv_blocks(sys.stdout.buffer, blocks, n_rows, beside)

@@ -10,15 +10,13 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from globular.data.arrow_files import ArrowSource, describe_arrow
-from globular.data.binary_files import VecsSource
+from globular.data.binary_files import VecsSource, arrays_in_npz, open_npy, open_npz
 from globular.data.blocks import Source, check_not_empty
 from globular.data.columns import Column
 from globular.data.hdf5_files import HDF5Source, arrays_in_hdf5
-from globular.data.numpy_files import arrays_in_npz, open_npy, open_npz
 from globular.data.sources import CSRSource, concatenate
 from globular.data.streamed import FileVersion
-from globular.data.text_files import TextSource, describe_text
-from globular.data.text_lines import JSONLinesSource, describe_json
+from globular.data.text_files import JSONLinesSource, TextSource, describe_json, describe_text
 from globular.errors import DataError, MemoryBudgetError
 from globular.machine import check_fits
 

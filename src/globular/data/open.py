@@ -17,10 +17,11 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from globular.data.arrow_files import ArrowRows
+from globular.data.binary_files import open_memmap
 from globular.data.blocks import Source, check_not_empty
 from globular.data.columns import Column, choose_columns, choose_numbers
 from globular.data.formats import expanded, open_path, parts_of
-from globular.data.sources import ArraySource, CSRSource, concatenate, open_memmap
+from globular.data.sources import ArraySource, CSRSource, concatenate
 from globular.errors import DataError
 
 UNEVEN = "X: the rows are not equally long, or hold lists; give every row the same number of values"

@@ -6,23 +6,18 @@ its conversions and our kernels, which would read and write the memory of others
 
 from __future__ import annotations
 
-import mmap
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from globular.data.binary_files import BinarySource, Places
 from globular.data.blocks import Block, Matrix, Source, check_finite, check_indices, check_span, check_table, regroup
-from globular.data.streamed import ConcatenatedSource, FileVersion
+from globular.data.streamed import ConcatenatedSource
 from globular.errors import DataError
 from globular.machine import check_fits
-
-_N_PROBES = 64  # rows by which a file is compared with a map of it
 
 
 class _SlicedSource:
@@ -190,42 +185,6 @@ def concatenate(parts: Sequence[Source], name: str) -> Source:
         matrices: list[Any] = [part.whole() for part in parts]
         return CSRSource(sparse.vstack(matrices, format="csr"), name)
     return ConcatenatedSource(parts, name)
-
-
-def open_memmap(array: np.memmap[Any, Any]) -> Source:
-    """The file behind a memory map, or where that does not hold what the map shows, the rows of the mapping.
-
-    A map of mode "c" may have changes in memory alone, and a file may have been replaced since it was mapped.
-    """
-    name = str(array.filename)
-    mapped = MemmapSource(array, name)
-    path = Path(name)
-    places = _places_of(array)
-    if array.mode == "c" or not array.size or not (places.by_rows or places.by_columns) or not path.is_file():
-        return mapped
-    array._mmap.flush()  # type: ignore[attr-defined]  # what was written to the map is then in the file, with its time
-    version = FileVersion.of(path)
-    if version.size < places.end:
-        raise DataError(
-            f"{name}: has {version.size:,} bytes, fewer than the {places.end:,} that were mapped; it was cut off or "
-            "replaced: map it again"
-        )
-    source = BinarySource(version, places, name)
-    probes = np.unique(np.linspace(0, source.n_rows - 1, _N_PROBES).astype(np.intp))
-    is_mapped_file = np.asarray(source.take(probes)).tobytes() == np.asarray(mapped.take(probes)).tobytes()
-    return source if is_mapped_file else mapped
-
-
-def _places_of(array: np.memmap[Any, Any]) -> Places:
-    """Where in its file the values of a memory map stand, which may be a part of a larger map.
-
-    Such a part has the offset of the map that it is of, so its place is found by addresses.
-    """
-    mapping = array._mmap  # type: ignore[attr-defined]
-    begin = np.frombuffer(mapping, np.uint8).__array_interface__["data"][0]
-    inside = array.__array_interface__["data"][0] - begin
-    mapped_from = array.offset - array.offset % mmap.ALLOCATIONGRANULARITY
-    return Places(mapped_from + inside, array.shape, array.strides, array.dtype)
 
 
 def checked_csr(matrix: Any, name: str = "X") -> Any:

@@ -19,9 +19,9 @@ from sklearn.utils.validation import check_is_fitted
 from globular.data.open import are_not_numbers, is_collection
 from globular.errors import DataError, DeviceError
 from globular.estimators.parameters import DEVICE
-from globular.passes.dask.opening import current_client
+from globular.passes.dask import current_client
 from globular.passes.dask.partitions import is_frame, rows_from_chunk
-from globular.passes.registry import beside
+from globular.passes.registry import cards
 
 logger = logging.getLogger("globular")
 
@@ -63,7 +63,7 @@ def device_for(estimator: Any, X: Any) -> str:
 
 def where_x_is(X: Any, values: Any) -> Any:
     """Values for every row: as an array, or as a tensor on the card of X."""
-    return beside(X, values) if lies_on_card(X) else np.asarray(values)
+    return cards().beside(X, values) if lies_on_card(X) else np.asarray(values)
 
 
 def sample_of(X: Any) -> Any:

@@ -38,8 +38,8 @@ from globular.estimators.elsewhere import device_for, lies_on_card, sample_of
 from globular.estimators.running import warn_user
 from globular.estimators.validation import check_weights, has_columns_of, validated
 from globular.model.statistics import F64
-from globular.passes.dask.opening import are_on_workers, open_on_workers
-from globular.passes.registry import check_card_memory, rows_on_card, shard_on_card, shard_over
+from globular.passes.dask import are_on_workers, open_on_workers
+from globular.passes.registry import cards, shard_over
 from globular.seam.among import Need
 from globular.seam.passes import Assign, Index, Labels
 from globular.seam.shard import Shard
@@ -190,9 +190,13 @@ def open_input(
         check_is_fitted(estimator)
     device = device_for(estimator, X)
     on_card = device != "cpu"
-    over: Any = partial(shard_on_card, device=device)
-    if not on_card:
-        over = partial(shard_over, n_threads=resolve_threads(n_threads))
+    threads = 1 if on_card else resolve_threads(n_threads)
+
+    def over(counted: Any, values: F64 | None) -> Any:
+        if on_card:
+            return cards().shard_on_card(counted, values, device, unit_rows=unit_rows)
+        return shard_over(counted, values, unit_rows=unit_rows, n_threads=threads)
+
     given = None if lies_on_card(X) else tell(X)
     source = None if given is None else given.open()
     accept_sparse &= not on_card
@@ -211,7 +215,7 @@ def open_input(
         rows = source
     in_memory = not (on_card or isinstance(rows, Source))
     if on_card:
-        rows = rows_on_card(rows, device, at_least, estimator._card_bytes_per_row)
+        rows = cards().rows_on_card(rows, device, at_least, estimator._card_bytes_per_row)
         if given is None and not has_columns_of(estimator, rows, reset=reset):
             raise ValueError(
                 f"X has {rows.shape[1]} features, but {type(estimator).__name__} is expecting "
@@ -226,13 +230,13 @@ def open_input(
     n_rows = rows.n_rows if isinstance(rows, Source) else rows.shape[0]
     weights = Weights.of(check_weights(sample_weight, n_rows), at_least, are_counts=are_counts)
     counted = choose_rows(rows, weights.rows)
-    shard: Any = over(counted, weights.values, unit_rows=unit_rows)
+    shard = over(counted, weights.values)
     if on_card and reset:
-        check_card_memory(shard, at_least, estimator._card_bytes_per_row)
+        cards().check_card_memory(shard, at_least, estimator._card_bytes_per_row)
     return Input(
         shard, shard.dtype if on_card else working_dtype(rows.dtype), shard.n_rows, shard.n_columns,
         counted if in_memory else None,
-        weights.left_out(lambda numbers: over(choose_rows(rows, numbers), None, unit_rows=unit_rows)),
+        weights.left_out(lambda numbers: over(choose_rows(rows, numbers), None)),
         weights.unit, is_streamed=not (on_card or in_memory),
     )  # fmt: skip
 

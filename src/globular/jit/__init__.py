@@ -12,8 +12,7 @@ the time that compiling takes, for the versions of numba that were tried. GLOBUL
 `blas`, `tiles`, `vectors` and `memory` have instructions that kernels call and numba does not offer.
 """
 
-from globular.jit.clock import compile_seconds
-from globular.jit.functions import inline, kernel, kernel_apart, twin
+from globular.jit.functions import compile_seconds, inline, kernel, kernel_apart, twin
 from globular.jit.sharing import Queue, Scratch, Zeros, new_queue, share_kernel, take_number
 
 __all__ = [

@@ -10,8 +10,8 @@ from typing import Any
 
 from llvmlite import ir
 
-from globular.jit.addresses import symbol
 from globular.jit.instructions import declared, procedure, variable
+from globular.jit.library import symbol
 
 _POINTER = ir.IntType(8).as_pointer()
 

@@ -23,15 +23,42 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from globular.jit import addresses
-from globular.jit.library import FOLDER, INDEX, SUFFIX, Entry
-from globular.jit.signatures import PACKAGE, read
+from globular.jit.library import FOLDER, INDEX, PIECES, ROUTINES, SUFFIX, Entry, levels, symbol
 from globular.jit.sources import closure_digest
-from globular.jit.target import levels
 from globular.machine import usable_cores
 
 MANIFEST = Path(__file__).parent / "manifest.txt"
+PACKAGE = "globular"
+NAMES = {
+    "f4": "float32", "f8": "float64", "i1": "int8", "i2": "int16", "i4": "int32", "i8": "int64", "u1": "uint8",
+    "u2": "uint16", "u4": "uint32", "u8": "uint64", "b1": "boolean",
+}  # fmt: skip
 _LETTERS = {"float64": "d", "int64": "l", "bool": "b", "none": ""}
+
+
+def read_types(text: str) -> tuple[Any, ...]:
+    """Types of arguments from their text."""
+    return tuple(_read_types(iter(PIECES.findall(text))))
+
+
+def _read_types(pieces: Iterator[str]) -> Iterator[Any]:
+    from numba import types as numba_types
+
+    types: Any = numba_types
+    for piece in pieces:
+        if piece == ")":
+            return
+        if not piece.endswith("("):
+            scalar, _, array = piece.partition(":")
+            kind = getattr(types, NAMES[scalar])
+            yield types.Array(kind, int(array[0]), array[1], readonly=array.endswith("!")) if array else kind
+            continue
+        within, (module, _, name) = tuple(_read_types(pieces)), piece[:-1].rpartition(".")
+        if not name:
+            yield types.Tuple(within)
+            continue
+        named, alike = getattr(import_module(f"{PACKAGE}.{module}"), name), len(set(within)) == 1
+        yield types.NamedUniTuple(within[0], len(within), named) if alike else types.NamedTuple(within, named)
 
 
 def lines() -> list[str]:
@@ -48,7 +75,7 @@ def compiled(kernel: Any, kinds: str) -> Any:
 
     options = {**OPTIONS, **kernel.options, **AS_CALLEE}
     dispatcher: Any = CPUDispatcher(resolved(kernel.function), {}, options, WholeKernelCompiler)
-    dispatcher.compile(read(kinds))
+    dispatcher.compile(read_types(kinds))
     (result,) = dispatcher.overloads.values()
     result.library.finalize()
     return result
@@ -119,7 +146,7 @@ def blas_object() -> bytes:
 
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
-    code = "".join(f"@{addresses.symbol(routine)} = global ptr null\n" for routine in addresses.ROUTINES)
+    code = "".join(f"@{symbol(routine)} = global ptr null\n" for routine in ROUTINES)
     target = llvm.Target.from_triple(llvm.get_process_triple())
     return bytes(target.create_target_machine(reloc="pic").emit_object(llvm.parse_assembly(code)))
 

@@ -8,22 +8,54 @@ from __future__ import annotations
 
 import builtins
 import functools
+import logging
 import types
 from collections.abc import Callable
 from pickle import UnpicklingError
+from types import ModuleType
 from typing import Any, TypeVar, cast
 
 import numpy as np
 
 from globular.jit import library
-from globular.jit.choice import compiler
+from globular.jit.library import VARIABLE, asked_for
 from globular.jit.sources import OURS
-from globular.threads import cached_property, on_all_threads
+from globular.lazy import cached_property
+from globular.threads import on_all_threads
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
+logger = logging.getLogger("globular")
+
 N_THREADS = 1
 """Where a queue says how many threads share it; the next number comes before."""
+
+
+def compile_seconds() -> float:
+    """Seconds that this process has spent on compiling our kernels so far, in whichever thread."""
+    return sum(library.COMPILED)
+
+
+@functools.cache
+def compiler() -> ModuleType:
+    """The module `linked` or `stock`, as GLOBULAR_JIT says; one log line says which."""
+    from globular.jit import stock
+
+    if asked_for() == "stock":
+        return _chosen(stock, f"{VARIABLE}=stock")
+    try:
+        from globular.jit import linked
+    except ImportError as error:
+        return _chosen(stock, f"this numba has other insides than those that were tried: {error}")
+    if asked_for() == "auto" and not linked.IS_TRIED:
+        return _chosen(stock, f"numba {linked.VERSION} was not tried with it, only {linked.TRIED}")
+    return _chosen(linked, "numba was tried with it")
+
+
+def _chosen(module: ModuleType, why: str) -> ModuleType:
+    name = module.__name__.rpartition(".")[2]
+    logger.info("kernels that the library lacks are compiled by globular.jit.%s: %s", name, why)
+    return module
 
 
 class Compiled:

@@ -12,6 +12,9 @@ from llvmlite import ir
 
 from globular.jit.functions import instruction
 
+CACHE_LINE = 64
+"""Bytes that memory hands over at once."""
+
 
 class _Types:
     """`numba.types`, imported when a kernel is compiled."""

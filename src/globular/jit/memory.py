@@ -10,8 +10,7 @@ from typing import Any
 from llvmlite import ir
 
 from globular.jit.functions import instruction
-from globular.jit.instructions import declared, loop, procedure, types
-from globular.jit.target import CACHE_LINE
+from globular.jit.instructions import CACHE_LINE, declared, loop, procedure, types
 
 
 def _bits_of(context: Any, builder: Any, signature: Any, values: Any) -> Any:

@@ -16,7 +16,7 @@ OURS = "is_of_globular"
 PACKAGE = Path(__file__).parents[1]
 DOOR = "globular.jit"
 COMPILERS = (f"{DOOR}.linked", f"{DOOR}.stock")
-OUTSIDE = {f"{DOOR}.{name}" for name in ("addresses", "functions", "sharing", "target")}
+OUTSIDE = {f"{DOOR}.{name}" for name in ("functions", "library", "sharing")}
 """What instructions import and no machine code depends on; the width of vectors is that of a level."""
 _IMPORTS = re.compile(rb"^from (globular\.(?:jit|model|passes)(?:\.\w+)*) import (\([^)]*\)|[^\n]+)", re.MULTILINE)
 _HAS_KERNELS = re.compile(rb"^from globular\.jit\b", re.MULTILINE)

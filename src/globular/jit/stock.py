@@ -15,7 +15,7 @@ from numba.core.event import Listener, register
 from numba.extending import intrinsic as intrinsic  # for linked, too
 from numba.extending import overload
 
-from globular.jit import addresses, cache, clock
+from globular.jit import cache, library
 from globular.jit.sources import OURS
 
 FASTMATH = {"reassoc", "contract", "arcp", "nsz"}
@@ -48,7 +48,7 @@ class Compilations(Listener):
         if _is_ours(event):
             began = self._began.pop()
             if not self._began:  # what a kernel calls is compiled within it
-                clock.add(time.perf_counter() - began)
+                library.COMPILED.append(time.perf_counter() - began)
                 if self._collects:
                     gc.enable()
 
@@ -58,7 +58,7 @@ def _is_ours(event: Any) -> bool:
 
 
 register("numba:compile", Compilations())
-addresses.announce()
+library.announce()
 
 
 class KernelCompiler(Compiler):

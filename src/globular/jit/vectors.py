@@ -14,7 +14,7 @@ from typing import Any
 from llvmlite import ir
 
 from globular.jit.instructions import declared, loop, procedure, variable
-from globular.jit.target import vector_bytes
+from globular.jit.library import vector_bytes
 
 BY_LANE = platform.machine() in ("aarch64", "arm64")
 """Whether a product takes one lane of a vector for all: then several columns of a row are read at once."""

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from globular.jit import inline, kernel
-from globular.jit.target import CACHE_LINE
+from globular.jit.instructions import CACHE_LINE
 from globular.jit.vectors import LINE
 from globular.model.statistics import F64, I64
 from globular.threads import even_ranges, ordered_map

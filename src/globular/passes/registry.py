@@ -1,6 +1,6 @@
 """Which shard for which rows. Nobody outside of `passes` names a kind of shard: a new one is added here.
 
-Rows on Dask workers are laid out by `passes.dask.opening`, whose workers come here for each of their parts.
+Rows on Dask workers are laid out by `passes.dask`, whose workers come here for each of their parts.
 """
 
 from __future__ import annotations
@@ -16,9 +16,7 @@ from globular.errors import import_extra
 from globular.model.statistics import F64
 from globular.passes.cpu import CpuShard
 from globular.passes.host import HostShard
-from globular.passes.many.stream import StreamShard
-
-__all__ = ["beside", "check_card_memory", "rows_on_card", "shard_on_card", "shard_over"]
+from globular.passes.many import StreamShard
 
 
 def shard_over(
@@ -38,31 +36,7 @@ def shard_over(
     return StreamShard(rows, weights, unit_rows=unit_rows, n_threads=n_threads, first_row=first_row)
 
 
-def _torch() -> Any:
-    """The backend for cards, imported when one is asked for."""
+def cards() -> Any:
+    """The backend for cards, `passes.torch.opening`, imported when one is asked for; an error says what to install."""
     import_extra("torch", "torch", "gpu", "a fit on a GPU")
     return import_module("globular.passes.torch.opening")
-
-
-def rows_on_card(X: Any, device: str, n_clusters: int, bytes_per_row: int) -> Any:
-    """Rows of an array, a source or a tensor as a tensor on a card; an error says so where there is none.
-
-    An array or a source that is too large for the card is returned as it is.
-    """
-    return _torch().rows_on_card(X, device, n_clusters, bytes_per_row)
-
-
-def shard_on_card(rows: Any, weights: F64 | None, device: str = "cuda", *, unit_rows: bool = False) -> HostShard:
-    """A shard over rows that `rows_on_card` has returned."""
-    shard: HostShard = _torch().shard_on_card(rows, weights, device, unit_rows=unit_rows)
-    return shard
-
-
-def check_card_memory(shard: HostShard, n_clusters: int, bytes_per_row: int) -> None:
-    """Say beforehand what a fit takes of the card's memory, and refuse what it does not have."""
-    _torch().check_card_memory(shard, n_clusters, bytes_per_row)
-
-
-def beside(X: Any, values: Any) -> Any:
-    """Values as a tensor beside X, which lies on a card."""
-    return _torch().beside(X, values)

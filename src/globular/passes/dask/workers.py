@@ -22,7 +22,7 @@ from globular.errors import DataError
 from globular.model.statistics import F64
 from globular.passes.dask.messages import Reply, Request
 from globular.passes.dask.partitions import FileRows, rows_from_chunk, weights_from_chunk
-from globular.passes.many.split import TreeSum
+from globular.passes.many import TreeSum
 from globular.passes.registry import shard_over
 from globular.seam.among import Need
 from globular.seam.shard import Shard

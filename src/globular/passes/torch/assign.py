@@ -10,10 +10,9 @@ import torch
 
 from globular.model.cells import VISITS_ABOVE, CellLevel, CenterCells
 from globular.model.statistics import FarRows, HardStatistics
-from globular.passes.torch.card import engine
-from globular.passes.torch.grouping import group
+from globular.passes.torch.plain import group
 from globular.passes.torch.products import Aim
-from globular.passes.torch.shard import TorchShard
+from globular.passes.torch.shard import TorchShard, engine
 from globular.seam.among import Down, Neighbors, Probe
 from globular.seam.passes import Assign, Farthest, RoughCells, SumByLabel
 

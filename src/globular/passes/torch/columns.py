@@ -9,9 +9,8 @@ import numpy as np
 import torch
 
 from globular.model.statistics import F64, ColumnMoments
-from globular.passes.torch.card import CardShard
 from globular.passes.torch.plain import blocks, seen
-from globular.passes.torch.shard import TorchShard
+from globular.passes.torch.shard import CardShard, TorchShard
 from globular.seam.answers import NEAREST, Answer, Centers, Nearest, Own
 from globular.seam.passes import Extremes, Moments, Project
 

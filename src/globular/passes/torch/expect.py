@@ -19,8 +19,7 @@ import torch
 from globular.model.gaussian import GaussianParameters
 from globular.model.statistics import F64, SoftStatistics, WithinStatistics
 from globular.passes.cpu.expect.blocks import ABSENT, ChunkBlocks, RawMoments
-from globular.passes.torch.grouping import Grouping, group
-from globular.passes.torch.plain import seen
+from globular.passes.torch.plain import Grouping, group, seen
 from globular.passes.torch.shard import TorchShard
 from globular.seam.among import All
 from globular.seam.answers import Answer
@@ -150,7 +149,7 @@ def expect_all(shard: TorchShard, work: Expect) -> SoftStatistics:
 def expect_tied(shard: TorchShard, work: ExpectTied) -> SoftStatistics:
     """The same as products with the rows alone."""
     densities = Densities(shard, work.mixture, linear_about=np.asarray(work.offset))
-    return densities.blocks.linear_statistics(densities.moments(), shard.n_rows)
+    return densities.blocks.statistics(densities.moments(), shard.n_rows)
 
 
 @TorchShard.implements(LabelByDensity)

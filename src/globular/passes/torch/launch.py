@@ -7,8 +7,8 @@ from typing import Any
 import torch
 import triton.language as tl
 
-from globular.passes.torch import deciding, nominating, plain, summing, weighing
-from globular.passes.torch.grouping import group
+from globular.passes.torch import nominating, plain, summing, weighing
+from globular.passes.torch.plain import group
 
 SHAPES = {"half": (128, 4, 2), "parts": (64, 4, 3), "three": (64, 4, 1), "single": (64, 4, 2)}
 """Rows of a program, warps and stages for products of one half-precision number, of one or two, of three, for several
@@ -96,7 +96,7 @@ def decide(
     d2 = torch.empty(n, dtype=torch.float32, device=x.device)
     tally = torch.empty((n_programs, 2), dtype=torch.float64, device=x.device)
     nothing = made.norms
-    deciding.decide[(n_programs,)](
+    weighing.decide[(n_programs,)](
         x, nothing if scales is None else scales, nothing if weights is None else weights, made.exact,
         candidates.contiguous(), nothing if scores is None else scores.contiguous(), made.extent, labels, d2, tally,
         n, D, candidates.shape[1], rounding, SCALED=scales is not None, WEIGHTED=weights is not None,

@@ -2,7 +2,7 @@
 
 Products only *nominate*: a tile of rows and centres is multiplied in half precision or tf32, the squared distances that
 come of it are compared as whole numbers whose last seven bits hold the column, and the closest few of every row
-survive. `deciding` measures those by differences in float32. The same in plain torch, the oracle, is in `plain`.
+survive. `weighing.decide` measures those by differences in float32. The same in plain torch, the oracle, is in `plain`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""What the kernels do, in plain torch: their oracle, and what runs on devices without triton and on float64 rows.
+"""What the kernels do, in plain torch: their oracle, and what runs on devices without triton and on float64 rows; and
+items in the order of their keys, for both.
 
 The functions are those of `launch`, with the same arguments; what only kernels need is not looked at here. Blocks of
 rows bound the memory; everything else is said as directly as torch allows.
@@ -6,6 +7,7 @@ rows bound the memory; everything else is said as directly as torch allows.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -165,3 +167,29 @@ def sum_entries(x: Any, shares: Any, means: Any, members: Any) -> Any:
         away = x[some // n_kept].to(torch.float64) - means[of]
         out.index_add_(0, of, torch.cat([share, share * away, share * away * away], dim=1))
     return out
+
+
+@dataclass
+class Grouping:
+    """Items in the order of their keys."""
+
+    order: Any
+    keys: Any
+    starts: Any = None
+    """Where the items of each key begin, and end."""
+
+
+def group(keys: Any, n: int, *, starts: bool = True) -> Grouping:
+    """Group items by keys from 0 to n − 1."""
+    narrow = keys.to(torch.int16) if n <= 2**15 else keys
+    ordered, order = torch.sort(narrow, stable=True)
+    grouping = Grouping(order, ordered)
+    if starts:
+        wanted = torch.arange(n + 1, device=keys.device, dtype=torch.int32)
+        grouping.starts = torch.searchsorted(ordered.to(torch.int32), wanted)
+    return grouping
+
+
+def in_order(keys: Any) -> Grouping:
+    """Items whose keys are in order already."""
+    return Grouping(torch.arange(len(keys), device=keys.device, dtype=torch.int32), keys)

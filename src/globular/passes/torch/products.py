@@ -14,9 +14,8 @@ from typing import Any
 import torch
 
 from globular.passes.torch import plain
-from globular.passes.torch.card import engine
-from globular.passes.torch.grouping import Grouping, group
-from globular.passes.torch.shard import TorchShard
+from globular.passes.torch.plain import Grouping, group
+from globular.passes.torch.shard import TorchShard, engine
 
 PRODUCT_TYPES = {torch.float16: torch.float16, torch.uint8: torch.float16, torch.bfloat16: torch.bfloat16}
 """In what type rows are multiplied; those of float32 in tf32, three times where it has to be precise."""

@@ -10,10 +10,9 @@ import torch
 
 from globular.model.statistics import F64, HardStatistics, PotentialStatistics, SpareCenters
 from globular.passes.torch.assign import sums_by
-from globular.passes.torch.card import running_sums, totals_by
-from globular.passes.torch.grouping import in_order
+from globular.passes.torch.plain import in_order
 from globular.passes.torch.products import Aim
-from globular.passes.torch.shard import TorchShard
+from globular.passes.torch.shard import TorchShard, running_sums, totals_by
 from globular.seam.passes import AddSeeds, CellNeighbors, CellSeeds, Halve, Index, Labels, Spare, TrySeeds
 
 GOLDEN = 0.6180339887498949

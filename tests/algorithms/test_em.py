@@ -139,7 +139,7 @@ def test_many_blocks_in_few_spans(monkeypatch: pytest.MonkeyPatch) -> None:
     mixture = mixture_for(rows, "spherical")
     whole = CpuShard(rows).run(Expect(mixture))
     monkeypatch.setattr(chunk_blocks, "BLOCK_ENTRIES", 1)  # blocks of 32 rows
-    monkeypatch.setattr(chunk_blocks, "SPANS", 3)
+    monkeypatch.setattr(chunk_blocks, "EXPECTED_SPANS", 3)
     monkeypatch.setattr(chunk_blocks, "SPAN_WORK", 1)
     monkeypatch.setattr(chunk_blocks, "LEAST_ROWS", 1)
     assert_statistics_equal(CpuShard(rows, n_threads=2).run(Expect(mixture)), whole, rtol=1e-12)

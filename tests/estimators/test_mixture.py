@@ -24,7 +24,7 @@ from globular import (
     VariationalGaussianMixture,
 )
 from globular.algorithms.mixtures.em import ROUNDED
-from globular.algorithms.mixtures.starts import STARTS
+from globular.algorithms.mixtures.starts import MIXTURE_STARTS
 from globular.algorithms.seeding import named
 from globular.data.open import as_source
 from globular.errors import FitInterruptedWarning
@@ -111,7 +111,7 @@ def test_samples_look_like_the_data(covariance_type: str) -> None:
 
 
 @pytest.mark.parametrize("covariance_type", TYPES)
-@pytest.mark.parametrize("init_params", [name for name in STARTS if name != "random"])
+@pytest.mark.parametrize("init_params", [name for name in MIXTURE_STARTS if name != "random"])
 def test_starts_find_separated_clusters(covariance_type: str, init_params: str) -> None:
     rows, labels = blobs(apart=20.0)
     model = GaussianMixture(
@@ -439,7 +439,7 @@ def test_rows_of_weight_zero_do_not_count() -> None:
     rows, _ = blobs()
     far = np.vstack([rows, np.full((5, 3), 1e3)])
     weights = np.repeat([1.0, 0.0], [300, 5])
-    for init_params in STARTS:
+    for init_params in MIXTURE_STARTS:
         model = GaussianMixture(3, init_params=init_params, random_state=0).fit(far, sample_weight=weights)
         assert np.abs(model.means_).max() < 20
 

@@ -31,7 +31,7 @@ from globular.algorithms.kmeans.probing import find_labels
 from globular.algorithms.mixtures.missing import IncompleteRows
 from globular.data.blocks import Source, working_dtype
 from globular.data.columns import reading
-from globular.data.open import Given, counting_column, is_collection, tell
+from globular.data.open import GivenRows, counting_column, is_collection, tell
 from globular.data.sources import choose_rows
 from globular.errors import DataError, DeviceError
 from globular.estimators.elsewhere import device_for, lies_on_card, sample_of
@@ -279,7 +279,9 @@ def _fits(source: Source) -> bool:
     return source.in_memory or source.is_sparse or size <= MEMORY_SHARE * machine.physical_memory()
 
 
-def _open_on_workers(estimator: Any, given: Given, sample_weight: Any, unit_rows: bool, n_threads: int | None) -> Input:
+def _open_on_workers(
+    estimator: Any, given: GivenRows, sample_weight: Any, unit_rows: bool, n_threads: int | None
+) -> Input:
     """A shard on Dask workers over a collection or files; weights may be a collection or an array."""
     lazy = sample_weight if given.kind == "collection" and is_collection(sample_weight) else None
     weights = None if lazy is not None or sample_weight is None else check_weights(sample_weight, len(sample_weight))

@@ -20,8 +20,8 @@ from globular.algorithms.mixtures.nested import BatchOptions, nested_mixture, ro
 from globular.algorithms.mixtures.noise import noisy_mixture
 from globular.algorithms.mixtures.pipeline import search_is_short
 from globular.algorithms.mixtures.probing import begin_truncated
-from globular.algorithms.mixtures.starts import STARTS, StartOptions, starting_mixture, variational_means
-from globular.algorithms.mixtures.stepwise import Candidates, Learned, one_batch
+from globular.algorithms.mixtures.starts import MIXTURE_STARTS, StartOptions, starting_mixture, variational_means
+from globular.algorithms.mixtures.stepwise import BatchCandidates, Learned, one_batch
 from globular.algorithms.steps import Finding, Run
 from globular.data.sources import choose_rows
 from globular.errors import DeviceError
@@ -178,7 +178,7 @@ class GaussianMixture(ConditionalMixture):
         "noise": ["boolean"],
         "covariance_type": [one_of(*FAMILIES)],
         "algorithm": [one_of("auto", "em", "nested", "variational", "chunky")],
-        "init_params": [one_of(*STARTS)],
+        "init_params": [one_of(*MIXTURE_STARTS)],
         "weights_init": [one_of("equal"), "array-like", None],
         "means_init": ["array-like", None],
         "precisions_init": ["array-like", POSITIVE, None],
@@ -437,11 +437,11 @@ class GaussianMixture(ConditionalMixture):
         self.converged_ = False
         self._check_finite()
 
-    def _among(self) -> Candidates:
+    def _among(self) -> BatchCandidates:
         """Candidates of a batch, drawn anew for each: by its number, which is kept with the model, and by the seed."""
         seed = check_random_state(self.random_state).randint(2**31, size=4)
         rng = np.random.default_rng([*seed, getattr(self, "n_iter_", 0)])
-        return Candidates(min(N_CANDIDATES, self.n_components), rng)
+        return BatchCandidates(min(N_CANDIDATES, self.n_components), rng)
 
     def _checked_counts(self) -> F64:
         """What rows have left behind; nothing of a mixture that was made from parameters."""

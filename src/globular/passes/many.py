@@ -19,7 +19,7 @@ from typing import Any, Generic, TypeVar, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from globular.data.blocks import Block, Matrix, Source, working_dtype
+from globular.data.blocks import Matrix, RowBlock, Source, working_dtype
 from globular.data.sources import check_rows
 from globular.lazy import cached_property
 from globular.model.nested import Batch, NestedStatistics
@@ -284,7 +284,7 @@ class StreamShard(BlockShard):
         for part in self.parts():
             yield part.first_row - self.first_row, next(part.row_blocks())[1]
 
-    def _part(self, block: Block) -> CpuShard:
+    def _part(self, block: RowBlock) -> CpuShard:
         if not self._checked:
             check_rows(block.rows, self.source, np.arange(block.start, block.stop))
         part = self.part_of(block.rows, slice(block.start, block.stop), self.state.view(block.start, block.stop))

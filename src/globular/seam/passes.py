@@ -31,17 +31,17 @@ Result = TypeVar("Result")
 Index: TypeAlias = NDArray[np.intp]
 Labels: TypeAlias = NDArray[np.int32]
 Names: TypeAlias = Set[str]
-NOTHING: Names = frozenset()
+NO_NAMES: Names = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
 class Effect:
     """What a pass does to the per-row state: what a lost part has to be told again."""
 
-    writes: Names = NOTHING
+    writes: Names = NO_NAMES
     afresh: bool = False
     """Whether what is written does not depend on what was there before."""
-    reads: Names = NOTHING
+    reads: Names = NO_NAMES
     """What is looked at beside what is written."""
 
 

@@ -3,9 +3,9 @@
 In many columns a row has noticeable responsibilities for one or two components, whatever their number. A pass that
 looks at all components keeps the *pairs* (row, component) within `NATS_BELOW` nats of the row's best; the passes after
 it evaluate those pairs alone, until somebody asks to look again. Their responsibilities are truncated to the pairs, so
-the bound they report is never above that of all components: what is left out was below e^−10 when it was looked at. Of rows
-with one component alone the responsibility is one whatever the mixture does: they are summed up once, and enter as one
-chunk for each component.
+the bound they report is never above that of all components: what is left out was below e^−10 when it was looked at. Of
+rows with one component alone the responsibility is one whatever the mixture does: they are summed up once, and enter as
+one chunk for each component.
 
 Pairs lie in the order of rows. Of the pairs of a block of rows those of a component are brought together, so that
 differences from one mean are matrix products (`engine.densities`).

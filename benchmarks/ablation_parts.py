@@ -113,11 +113,11 @@ PARTS = (
     Part(
         "part of the rows", "seeds, swaps and iterations on a part first", KMEANS,
         {
-            "algorithms.kmeans.coreset.ROWS_PER_CLUSTER": NEVER,
+            "algorithms.kmeans.coreset.PART_ROWS_PER_CLUSTER": NEVER,
             "algorithms.kmeans.coreset.LEAST_PER_CLUSTER": NEVER,
         },
     ),
-    Part("swaps of many", "many centres at once cross gaps", HARD, {"algorithms.kmeans.swaps.SAFETY": 1e30}),
+    Part("swaps of many", "many centres at once cross gaps", HARD, {"algorithms.kmeans.swaps.COST_SAFETY": 1e30}),
     Part(
         "Zador's law", "a split inside one group gains 2/d of its error", HARD,
         {"algorithms.kmeans.swaps.FIRST_TRUST": (0.0,) * 999},

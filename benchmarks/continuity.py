@@ -39,7 +39,7 @@ from globular.algorithms.kmeans.cells import EXACT_UP_TO
 from globular.algorithms.kmeans.coreset import (
     LAST_SHARE,
     LEAST_GROWTH,
-    ROWS_PER_CLUSTER,
+    PART_ROWS_PER_CLUSTER,
     TIMES_MORE_ROWS,
     rows_of_first_part,
 )
@@ -96,7 +96,7 @@ def turns(n_rows: int, n_columns: int, first: int = 2, last: int = 2_000) -> lis
         rows = rows_of_first_part(n_rows, n_columns, k) or n_rows
         limits = (STARTED_ONCE_FROM - 1, GREEDY_UP_TO, PROBING_FROM - 1, EXACT_UP_TO)
         few = are_few(rows, n_columns, k), k < PROBING_FROM and are_few_to_seed(rows, n_columns, k)
-        has_part = rows < n_rows if k < PROBING_FROM else n_rows >= TIMES_MORE_ROWS * ROWS_PER_CLUSTER * k
+        has_part = rows < n_rows if k < PROBING_FROM else n_rows >= TIMES_MORE_ROWS * PART_ROWS_PER_CLUSTER * k
         swapped_first = SWAPPED_FROM <= k < PROBING_FROM and not has_part
         several = k < PROBING_FROM and has_part and n_rows // LAST_SHARE >= LEAST_GROWTH * rows
         return *(k <= limit for limit in limits), *few, has_part, swapped_first, several

@@ -71,7 +71,7 @@ def written(kind: Any) -> str:
         return f"{written(kind.dtype)}:{kind.ndim}{kind.layout}{'' if kind.mutable else '!'}"
     if isinstance(kind, types.BaseTuple):
         named = getattr(kind, "instance_class", tuple)
-        name = "" if named is tuple else f"{named.__module__}.{named.__name__}".removeprefix(f"{build.PACKAGE}.")
+        name = "" if named is tuple else f"{named.__module__}.{named.__name__}".removeprefix(f"{build.PACKAGE_NAME}.")
         members: Any = kind
         return f"{name}({' '.join(map(written, members.types))})"
     raise ValueError(f"no text for {kind}")

@@ -24,7 +24,7 @@ from globular.estimators.inputs import Input
 from globular.model.chunks import Chunks, NodeValue
 from globular.model.covariances import FAMILIES
 from globular.model.given import GivenStart
-from globular.model.observations import Moments, Prior
+from globular.model.observations import ObservedMoments, Prior
 from globular.model.wishart import GaussianPrior
 from globular.seam.shard import Shard
 
@@ -138,7 +138,7 @@ def on_rows(model: PaperMixture) -> float:
     shard, prior, options = model.asked_
     rows, seen = RowData(shard, np.inf, np.random.default_rng(0)), model._seen()
     run = VariationalRun(rows, prior, options)
-    state = run.arrange(Moments.from_pass(seen, rows.e_step(seen)), 0.0, np.zeros((seen.n_components, 2)))
+    state = run.arrange(ObservedMoments.from_pass(seen, rows.e_step(seen)), 0.0, np.zeros((seen.n_components, 2)))
     *_, last = run.cycle(state, None, options.tol, GROWN)
     return -float(last.objective)
 
@@ -152,7 +152,7 @@ class _KeepsAll(VariationalRun):
 
 
 def grown_to(
-    T: int, data: RowData, prior: Prior, start: Moments, options: InfiniteOptions, rng: np.random.Generator
+    T: int, data: RowData, prior: Prior, start: ObservedMoments, options: InfiniteOptions, rng: np.random.Generator
 ) -> Iterator[Step[Mixture]]:
     """The best split of ten candidates drawn by size, one a round, T − 1 times; what vanishes again is dropped."""
     run = _KeepsAll(data, prior, options)

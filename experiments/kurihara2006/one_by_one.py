@@ -15,7 +15,7 @@ from numba import njit
 
 from globular.model import posteriors
 from globular.model.covariances import FAMILIES
-from globular.model.observations import Moments
+from globular.model.observations import ObservedMoments
 from globular.model.statistics import F64, I64
 from globular.model.wishart import GaussianPrior
 
@@ -89,10 +89,10 @@ def _responsibilities(
     return found
 
 
-def one_by_one(rows: F64, T: int, alpha: float, prior: GaussianPrior, rng: np.random.Generator) -> Moments:
+def one_by_one(rows: F64, T: int, alpha: float, prior: GaussianPrior, rng: np.random.Generator) -> ObservedMoments:
     """Sufficient statistics of T components after all rows have come; `prior` is that of full covariances."""
     q = responsibilities(rows, rng.permutation(len(rows)), T, alpha, prior.beta, prior.m, prior.nu, prior.S)
     counts = q.sum(axis=0)
     means = q.T @ rows / np.maximum(counts, np.finfo(np.float64).tiny)[:, None]
     scatter = np.array([(q[:, [t]] * (rows - mean)).T @ (rows - mean) for t, mean in enumerate(means)])
-    return Moments(counts, means, scatter, FAMILIES[prior.covariance_type].scatter)
+    return ObservedMoments(counts, means, scatter, FAMILIES[prior.covariance_type].scatter)

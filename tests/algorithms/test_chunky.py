@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from globular.algorithms.mixtures.chunky import CONVERGED, ENOUGH, ChunkyOptions, chunky, start_from_cells
+from globular.algorithms.mixtures.chunky import CONVERGED, ENOUGH_CELLS, ChunkyOptions, chunky, start_from_cells
 from globular.algorithms.mixtures.em import EMOptions, covariance_limits, em, start_from_means
 from globular.algorithms.mixtures.greedy import grow_mixture
 from globular.algorithms.steps import Step
@@ -108,13 +108,13 @@ def test_refinement_ends_by_gain_or_by_cells() -> None:
     finer = ends(ChunkyOptions(refine_tol=0.005))
     assert finer.stopped == CONVERGED and finer.model.n_cells > by_gain.model.n_cells
     by_cells = ends(ChunkyOptions(refine_tol=0.0, max_cells=300))
-    assert by_cells.stopped == ENOUGH and 300 <= by_cells.model.n_cells <= 320
+    assert by_cells.stopped == ENOUGH_CELLS and 300 <= by_cells.model.n_cells <= 320
     assert ends(ChunkyOptions(max_iter=2, tol=0.0)).stopped == "max_iter"
 
 
 @pytest.mark.parametrize(
     ("options", "reason"),
-    [(ChunkyOptions(tol=1e-3), CONVERGED), (ChunkyOptions(tol=1e-3, refine_tol=0.0, max_cells=300), ENOUGH)],
+    [(ChunkyOptions(tol=1e-3), CONVERGED), (ChunkyOptions(tol=1e-3, refine_tol=0.0, max_cells=300), ENOUGH_CELLS)],
     ids=["by gap", "by cells"],
 )
 def test_em_settles_for_good_on_the_last_cells(options: ChunkyOptions, reason: str) -> None:
@@ -138,7 +138,7 @@ def test_best_first_opens_one_cell_after_the_other() -> None:
     start = start_from_means(shard, rows[:4], "full", EMOptions())
     steps = run(shard, start, ChunkyOptions(refine="best_first", refine_tol=0.0, max_cells=20))
     cells = np.array([step.model.n_cells for step in steps])
-    assert cells[0] == 8 and steps[-1].stopped == ENOUGH
+    assert cells[0] == 8 and steps[-1].stopped == ENOUGH_CELLS
     assert set(np.diff(cells)) <= {0, 1}
 
 

@@ -111,7 +111,7 @@ def test_a_few_far_rows_are_no_cluster() -> None:
 def test_rows_that_come_in_turn_are_sampled_in_all_their_phases(period: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Clusters that are fitted by two components each, a left and a right half, are merged whatever the order."""
     n = 2000 * period
-    monkeypatch.setattr(clusters, "_MOST_ROWS", 2000)  # so that rows at even distances would all be of one cluster
+    monkeypatch.setattr(clusters, "_MOST_SAMPLED", 2000)  # so that rows at even distances would all be of one cluster
     monkeypatch.setattr(clusters, "_FEWEST_ROWS", 2000)
     drawn = evenly_spread_rows(n, 2000, np.random.default_rng(0))
     assert (np.bincount(drawn % period) > 300).all() and (np.diff(drawn) > 0).all()

@@ -34,10 +34,10 @@ def exact_error(X: Any, centers: Any, weights: Any = None) -> float:
 
 def test_there_is_no_part_of_few_rows_nor_of_too_many_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(0)
-    shard = CpuShard(many_rows(coreset.TIMES_MORE_ROWS * coreset.ROWS_PER_CLUSTER * C))
+    shard = CpuShard(many_rows(coreset.TIMES_MORE_ROWS * coreset.PART_ROWS_PER_CLUSTER * C))
     assert draw_part(shard, C + 1, rng) is None
     drawn = draw_part(shard, C, rng)
-    assert drawn is not None and drawn.n_rows <= coreset.ROWS_PER_CLUSTER * C
+    assert drawn is not None and drawn.n_rows <= coreset.PART_ROWS_PER_CLUSTER * C
     monkeypatch.setattr(coreset, "TAKEN_NUMBERS", 1000)
     assert draw_part(shard, C, rng) is None
 

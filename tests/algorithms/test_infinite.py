@@ -36,14 +36,14 @@ from globular.model.covariances import COLUMNS, OUTER
 from globular.model.dirichlet import InfiniteMixture, StickPrior
 from globular.model.gaussian import GaussianParameters, isotropic_mixture
 from globular.model.graph import Search
-from globular.model.observations import Moments
+from globular.model.observations import ObservedMoments
 from globular.model.statistics import SoftStatistics
 from globular.model.wishart import KINDS as WISHART
 from globular.model.wishart import GaussianPrior
 from globular.passes.cpu import CpuShard
 from globular.passes.cpu.expect import rows_of
 from globular.passes.cpu.expect.blocks import ChunkBlocks
-from globular.passes.cpu.expect.remembered import MARGIN, Kept
+from globular.passes.cpu.expect.remembered import NATS_BELOW, Kept
 from globular.passes.tree import cells as tree_cells
 from globular.seam.among import Neighbors, Remembered
 from globular.seam.mixture_passes import Expect, ExpectShares, RowsOf
@@ -110,7 +110,7 @@ def test_free_energy_never_rises_at_a_fixed_truncation(kind: str, make: Callable
     for _ in range(25):
         statistics = data.e_step(mixture.local)
         energies.append(mixture.free_energy(statistics.log_likelihood))
-        found, tail = Moments.from_pass(mixture.local, statistics), 0.0
+        found, tail = ObservedMoments.from_pass(mixture.local, statistics), 0.0
         if not closed:
             tail, found = float(found.counts[-1]), found.take(slice(0, -1))
             found = found.take(np.argsort(-found.counts, kind="stable"))  # reordering is part of a cycle
@@ -294,7 +294,7 @@ def test_rows_that_remember_their_components_lose_nothing_that_matters(kind: str
             strict=True,
         ):
             np.testing.assert_allclose(kept.means, all_rows.means, atol=1e-12)
-            np.testing.assert_allclose(kept.weights, all_rows.weights, rtol=np.exp(-MARGIN))
+            np.testing.assert_allclose(kept.weights, all_rows.weights, rtol=np.exp(-NATS_BELOW))
         mixture = isotropic_mixture(means + 0.05 * (step + 1), 1.4, kind)
 
 
@@ -313,7 +313,7 @@ def test_a_look_that_begins_with_some_of_the_columns_keeps_what_matters(dtype: s
     kept = np.zeros(exact.shape, dtype=bool)
     pairs = remembered.pairs
     kept[np.repeat(pairs.numbers, np.diff(pairs.starts)), pairs.components] = True
-    np.testing.assert_array_equal(kept, exact >= exact.max(axis=1, keepdims=True) - MARGIN)
+    np.testing.assert_array_equal(kept, exact >= exact.max(axis=1, keepdims=True) - NATS_BELOW)
     assert 1.1 * len(rows) < kept.sum() < 0.3 * kept.size  # a trivial answer would not do
     again = shard.run(Expect(mixture, Remembered(renew=False)))
     for name in ("counts", "sums", "scatter", "log_likelihood"):
@@ -457,7 +457,7 @@ def test_a_part_of_the_claims_weighs_as_much_as_all() -> None:
     np.testing.assert_array_equal(part.means, again.means)
 
 
-@pytest.mark.parametrize("sizes", [{}, {"ROWS_AT_ONCE": 7}, {"NUMBERS_AT_ONCE": 100}])
+@pytest.mark.parametrize("sizes", [{}, {"ROWS_AT_ONCE": 7}, {"MOMENTS_AT_ONCE": 100}])
 def test_what_components_hold_of_cells_depends_neither_on_spans_nor_on_threads(
     sizes: dict[str, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:

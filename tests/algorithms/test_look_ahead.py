@@ -65,9 +65,9 @@ def test_rows_are_few_or_enough_for_the_parameters() -> None:
     """The sizes at which a look takes all rows, and more than the fewest."""
     rng = np.random.default_rng(0)
     for n_rows, n_parameters, n_taken in (
-        (2 * ahead.FEWEST_ROWS, 10, 2 * ahead.FEWEST_ROWS),
-        (2 * ahead.FEWEST_ROWS + 1, 10, ahead.FEWEST_ROWS),
-        (32 * ahead.FEWEST_ROWS, 10_000, 2 * ahead.FEWEST_ROWS),
+        (2 * ahead.FEWEST_BATCH_ROWS, 10, 2 * ahead.FEWEST_BATCH_ROWS),
+        (2 * ahead.FEWEST_BATCH_ROWS + 1, 10, ahead.FEWEST_BATCH_ROWS),
+        (32 * ahead.FEWEST_BATCH_ROWS, 10_000, 2 * ahead.FEWEST_BATCH_ROWS),
     ):
         look = LookAhead(CpuShard(np.zeros((n_rows, 1), dtype=np.float32)), n_parameters, rng)
         assert look._rows.n_rows == n_taken
@@ -78,7 +78,7 @@ def test_several_starts_are_tried_and_the_best_is_kept() -> None:
     scores = {}
     for most in (1, 4):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(chunky, "MOST_STARTS", most)
+            patch.setattr(chunky, "MOST_DRAWS", most)
             found = [ChunkyGaussianMixture(12, random_state=seed).fit(data.X).score(data.X) for seed in range(6)]
         scores[most] = np.mean(found)
     assert scores[4] > scores[1]

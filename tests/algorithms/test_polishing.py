@@ -13,7 +13,7 @@ from globular.algorithms.mixtures.pipeline import rows_of_part
 from globular.algorithms.seeding.common import evenly_spread_rows
 from globular.model.dirichlet import InfiniteMixture
 from globular.model.gaussian import GaussianParameters
-from globular.model.observations import Moments
+from globular.model.observations import ObservedMoments
 from globular.model.wishart import KINDS, GaussianPrior
 from globular.passes.cpu import CpuShard
 from globular.seam.answers import Answer
@@ -21,7 +21,7 @@ from globular.seam.mixture_passes import Expect
 from reference import expect as soft
 
 ALPHA = 1.0, 1.0
-FEWEST = polishing.FEWEST_ROWS
+FEWEST = polishing.FEWEST_POLISHED
 
 
 def rows(n: int, D: int = 3) -> Any:
@@ -80,7 +80,7 @@ def test_the_density_is_that_of_rows_which_had_no_part() -> None:
     prior, mixture = prior_of(X, truth(X).covariances[0], 400.0), truth(X)
     left_out = evenly_spread_rows(2000, 400, np.random.default_rng(0))
     rest = CpuShard(np.delete(X, left_out, axis=0))
-    posterior = InfiniteMixture.update(prior, ALPHA, Moments.from_pass(mixture, rest.run(Expect(mixture))), 0.0)
+    posterior = InfiniteMixture.update(prior, ALPHA, ObservedMoments.from_pass(mixture, rest.run(Expect(mixture))), 0.0)
     density = sum(CpuShard(X[left_out]).run(Answer(posterior, "total"))) / len(left_out)
     assert chosen(X, prior).log_density == pytest.approx(density, rel=1e-9)
 

@@ -71,7 +71,7 @@ def test_rounds_that_look_at_all_centers_need_no_labels() -> None:
 def test_they_do_no_harm_where_there_are_no_groups(monkeypatch: pytest.MonkeyPatch) -> None:
     X = np.random.default_rng(0).normal(size=(4000, 20))
     swapped = KMeans(100, algorithm="probing", init="hierarchical", random_state=0).fit(X)
-    monkeypatch.setattr("globular.algorithms.kmeans.swaps.SAFETY", np.inf)
+    monkeypatch.setattr("globular.algorithms.kmeans.swaps.COST_SAFETY", np.inf)
     plain = KMeans(100, algorithm="probing", init="hierarchical", random_state=0).fit(X)
     assert swapped.inertia_ < 1.003 * plain.inertia_
 

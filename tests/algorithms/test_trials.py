@@ -106,9 +106,9 @@ def test_several_swaps_that_fail_together_are_halved(monkeypatch: pytest.MonkeyP
 
 @pytest.mark.parametrize("n_rows", [2 * 4096 * 2 - 1, 2 * 4096 * 2])
 def test_parts_begin_where_they_are_a_quarter_of_the_rows(n_rows: int) -> None:
-    assert coreset.FEWEST_ROWS[0] * coreset.TIMES_MORE_ROWS == 2 * 4096 * 2
+    assert coreset.FEWEST_PART_ROWS[0] * coreset.TIMES_MORE_ROWS == 2 * 4096 * 2
     parts = draw_parts(CpuShard(np.random.default_rng(0).normal(size=(n_rows, 2))), 8, np.random.default_rng(0))
-    assert len(parts) == (n_rows >= coreset.FEWEST_ROWS[0] * coreset.TIMES_MORE_ROWS)
+    assert len(parts) == (n_rows >= coreset.FEWEST_PART_ROWS[0] * coreset.TIMES_MORE_ROWS)
 
 
 @pytest.mark.parametrize("n_rows", [3 * 64 * 100 - 1, 3 * 64 * 100])
@@ -162,7 +162,7 @@ def test_a_first_part_of_few_rows_is_searched_from_every_start(
     n_columns: int, is_few: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A part of about 4,096 rows is few rows up to 64 columns; well beyond, only the best start is searched."""
-    monkeypatch.setattr(coreset, "FEWEST_ROWS", (4096, 4096))
+    monkeypatch.setattr(coreset, "FEWEST_PART_ROWS", (4096, 4096))
     monkeypatch.setattr(pipeline, "ENDS_ALIKE", 9)
     monkeypatch.setattr(pipeline, "enter_subspace", lambda *_args, **_kwargs: None)
     searches = []
@@ -197,8 +197,8 @@ def test_the_fewer_clusters_the_more_starts(k: int, n_starts: int, monkeypatch: 
 def test_starts_end_when_three_searches_end_alike(
     alike: float, n_searches: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert (pipeline.ENDS_ALIKE, pipeline.ALIKE) == (3, 1e-4)
-    monkeypatch.setattr(pipeline, "ALIKE", alike)
+    assert (pipeline.ENDS_ALIKE, pipeline.SAME_ERROR) == (3, 1e-4)
+    monkeypatch.setattr(pipeline, "SAME_ERROR", alike)
     n, search = [], pipeline.search_few_rows
 
     def counted(*args: Any) -> Any:

@@ -30,7 +30,7 @@ def by_brute_force(means: np.ndarray, weights: np.ndarray) -> list[float]:
 @pytest.mark.parametrize("at_once", [1, 1 << 18])
 def test_heights_are_those_of_brute_force(soon: float, at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ward, "SOON", soon)
-    monkeypatch.setattr(ward, "NUMBERS_AT_ONCE", at_once)
+    monkeypatch.setattr(ward, "DISTANCES_AT_ONCE", at_once)
     rng = np.random.default_rng(0)
     means, weights = rng.normal(size=(40, 3)), rng.integers(1, 50, size=40).astype(float)
     np.testing.assert_allclose(ward_linkage(means, weights)[:, 2], by_brute_force(means, weights), rtol=1e-9)

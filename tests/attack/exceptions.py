@@ -8,8 +8,8 @@ _REASONS = {
     "compiled into kernels, which `tests/passes` hold to their oracles": """
         passes.cpu.engine.*
         passes.cpu.cells: HEAT
-        passes.cpu.center_scores: SAFETY TINY LARGEST
-        passes.cpu.expect.low_rank: TILE CANCELLED
+        passes.cpu.center_scores: SAFETY SMALLEST_NORMAL LARGEST
+        passes.cpu.expect.low_rank: FACTOR_TILE CANCELLED_QUADRATIC
         passes.cpu.expect.remembered: PAIRS_AT_ONCE ROUNDING
         passes.cpu.plain: ROWS_PER_BLOCK
         passes.tree.splitting: SAMPLE LOPSIDED
@@ -24,7 +24,7 @@ _REASONS = {
     "what people look at and run": """
         cli.* report.* plotting.* datasets.* export.* callbacks.* data.columns.*
         model.history: _REPR_EDGE
-        model.selection: FAINT CLOSE_SILHOUETTES CLOSE_CRITERIA FACTOR_APART
+        model.selection: FAINT_SILHOUETTE CLOSE_SILHOUETTES CLOSE_CRITERIA FACTOR_APART
         selection: REFERENCE_ROWS ROWS_PER_CLUSTER REFERENCE_WORK
     """,
     "about the seconds of something: how many threads are woken, which `threads.how_many.WAKING`, `WAITING` try": """
@@ -50,14 +50,14 @@ _REASONS = {
         data.streamed: _MOST_ROWS
         data.text_files: _LONGEST_LINE
         data.binary_files: _MAX_COLUMNS
-        estimators.infinite_base: MOST_ROWS
+        estimators.infinite_base: MOST_WEIGHT
         estimators.inputs: SMALLEST_VARIANCE ROWS_LOOKED_AT TOTALS
     """,
     "rounding, overflow and underflow, which tests of tiny, huge and far rows and weights try": """
-        algorithms.calibration: ROUNDED
+        algorithms.calibration: ROUNDED_TO
         passes.cpu.expect.blocks: ABSENT
-        passes.cpu.expect.remembered: MARGIN
-        passes.cpu.expect.rows_of: SMALLEST_SHARE
+        passes.cpu.expect.remembered: NATS_BELOW
+        passes.cpu.expect.rows_of: SMALLEST_CLAIM
         estimators.inputs: ORDINARY
         model.covariances.family: REG_COVAR RELATIVE_FLOOR LEAST_VARIANCE _ROUNDED
         model.covariances.families: _MOST_LIFTS
@@ -66,20 +66,20 @@ _REASONS = {
         model.exponential.family: LEAST SMALLEST_PROBABILITY LARGEST_PROBABILITY SMALLEST_RATE
         model.gaussian: _WEIGHT_FLOOR
         model.coordinates: _LARGEST_SINGLE
-        model.low_rank: ABSENT
+        model.low_rank: NO_WEIGHT_COST
         model.noise: _VARIANCES_OF_WIDTH _NARROW
         model.dirichlet: _TAIL_TERMS _GAMMA_TURNS _GAMMA_TOLERANCE
     """,
     "a size of memory that is filled as often as it takes, tried by tests of their own": """
-        algorithms.kmeans.balance: ROWS_AT_ONCE
+        algorithms.kmeans.balance: PRICED_AT_ONCE
         algorithms.mixtures.missing: NUMBERS_PER_BLOCK
-        algorithms.ward: NUMBERS_AT_ONCE
+        algorithms.ward: DISTANCES_AT_ONCE
         passes.cpu.plain: ROWS_PER_BLOCK
     """,
     "what a parameter is where it is not given": """
         algorithms.kmeans.nested_choices: BATCH_ROWS BATCH_ROWS_PER_CLUSTER
         estimators.chunky_mixture: ROWS_PER_CELL MOST_CELLS_PER_COMPONENT
-        algorithms.mixtures.chunky: LEAF_SIZE CELLS_PER_COMPONENT GROWTH_CELLS_PER_COMPONENT MOST_STARTS TRIAL_STEPS
+        algorithms.mixtures.chunky: LEAF_SIZE CELLS_PER_COMPONENT GROWTH_CELLS_PER_COMPONENT MOST_DRAWS TRIAL_STEPS
             DENSITIES_PER_ROW
         estimators.elsewhere: _CUDA
         estimators.infinite_base: NESTED_COMPONENTS FIXED_COMPONENTS POLISHING_STEPS TIMES_SOWN SMALLEST_LEAF
@@ -89,10 +89,10 @@ _REASONS = {
         estimators.variational_mixture: N_NEIGHBORS
     """,
     "how far a search goes and what it must gain: any value is right, some are better": """
-        algorithms.infinite.clusters: DEEPEST MISTAKEN ALIKE _ODD _SURELY _ROWS_PER_COLUMN _COUNTED
-        algorithms.infinite.data: _MOST _START_DEPTH
+        algorithms.infinite.clusters: VALLEY_SHARE MISTAKEN ALIKE _ODD _SURELY _ROWS_PER_COLUMN _COUNTED
+        algorithms.infinite.data: _MADE_UP _START_DEPTH
         algorithms.infinite.infinite: _STALE _COLD
-        algorithms.infinite.run: VANISHED _ENOUGH _MANY_MORE _ROWS_PER_COLUMN _REFINE_EVERY
+        algorithms.infinite.run: VANISHED _ENOUGH _MANY_MORE _COMPONENT_ROWS_PER_COLUMN _REFINE_EVERY
         algorithms.infinite.sowing: _ROWS_PER_MEAN
         algorithms.infinite.splits: _STEADY
         algorithms.kmeans.few_rows: CANDIDATES
@@ -106,20 +106,20 @@ _REASONS = {
         algorithms.kmeans.nested_choices: CELLS_GAIN
         algorithms.kmeans.pipeline: MOST_STARTS FADING
         algorithms.kmeans.probing: LEAST_STAKE N_PROBES
-        algorithms.kmeans.swaps: SAFETY FIRST_TRUST SETTLED_GAIN
+        algorithms.kmeans.swaps: COST_SAFETY FIRST_TRUST SETTLED_GAIN
         algorithms.kmeans.trials: LEAST_RATIO ROUGH_GAIN STEPS_PER_TRIAL WORTH_KEEPING
         algorithms.infinite.polishing: _LAST _STRENGTHS _LEFT_OUT _USUAL
         algorithms.mixtures.ahead: _ROWS_PER_PARAMETER _SHARE _NEAR
-        algorithms.mixtures.chunky: _LAST _AHEAD _FEW_DIMENSIONS _WORTH_GOING
+        algorithms.mixtures.chunky: _LAST_GAIN _AHEAD _FEW_DIMENSIONS _WORTH_GOING
         algorithms.calibration: MOST_GROUPS
         algorithms.mixtures.coreset: ROWS_PER_GROUP ROWS_PER_SEED
-        algorithms.mixtures.em: COLD STEPS_ON_PART SAMPLED_NUMBERS
-        algorithms.mixtures.exponential: KMEANS_STEPS
+        algorithms.mixtures.em: COLD STEPS_ON_PART VARIANCE_NUMBERS
+        algorithms.mixtures.exponential: KMEANS_ITERATIONS
         algorithms.mixtures.greedy: N_TRIED PARTIAL_STEPS SETTLING_STEPS N_DIRECTIONS
         algorithms.mixtures.missing: N_DRAWN ENOUGH_ROWS TOL_SHARE
         algorithms.mixtures.moves: CUTS N_CLOSE ROUGH_TOL
         algorithms.mixtures.nested: GROWTH AT_REST
-        algorithms.mixtures.noise: N_NEIGHBORS SHARES
+        algorithms.mixtures.noise: DENSITY_NEIGHBORS SHARES
         algorithms.mixtures.path: STEPS_AHEAD PATIENCE N_SEARCHED
         algorithms.mixtures.pipeline: ROWS_PER_COMPONENT ROWS_PER_PARAMETER KMEANS_STEPS KMEANS_TOLERANCE
             FAILURES MOST_TRIALS STEPS_OVER_ALL_ROWS STEPS_PER_STEP STEPS_OF_MOVES

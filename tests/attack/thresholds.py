@@ -16,20 +16,23 @@ _CENTERS: Mapping[str, Mapping[str, Values]] = {
     "threads.how_many": {"WAKING": (1e-12, 1.0), "WAITING": (1e-12, 1.0)},
     "passes.limits": {"SORT_UP_TO": (1, NEVER)},
     "passes.host": {
-        "PART_BYTES": (1 << 10, NEVER), "RUN": (8, 1 << 20), "ROWS_PER_SPAN": (1, NEVER), "SPANS": (1, 1 << 10),
+        "PART_BYTES": (1 << 10, NEVER), "RUN": (8, 1 << 20), "ROWS_PER_LONG_SPAN": (1, NEVER),
+        "SPANS_AT_ONCE": (1, 1 << 10),
         "ROWS_AT_ONCE": (1, NEVER), "CACHED_NUMBERS": (64, 1 << 20), "ROWS_PER_PRODUCT": (16, 1 << 12),
     },
-    "passes.cpu.sums": {"ROWS_PER_RUN": (64, NEVER), "SPANS": (1, 1 << 10)},
-    "passes.cpu.cells": {"THIN": (1, 64), "NUMBERS_AT_ONCE": (1, NEVER), "BLOCK_ROWS": ((1, 1), (1, 1 << 12))},
+    "passes.cpu.sums": {"ROWS_PER_RUN": (64, NEVER), "SUMMED_SPANS": (1, 1 << 10)},
+    "passes.cpu.cells": {"THIN": (1, 64), "PREPARED_AT_ONCE": (1, NEVER), "BLOCK_ROWS": ((1, 1), (1, 1 << 12))},
     "passes.cpu.shard": {"SURE_OF": (1, NEVER), "OFFSET_ROWS": (1, NEVER)},
     "passes.cpu.center_scores": {
-        "BLOCKS": (1, 64), "ROWS_PER_SEARCH": (1, 1 << 12), "LEAST_ROWS": (1, NEVER), "SCORES_PER_BLOCK": (16, 1 << 20),
+        "BLOCKS": (1, 64), "ROWS_PER_SEARCH": (1, 1 << 12), "ROWS_PER_THREAD": (1, NEVER),
+        "SCORES_PER_BLOCK": (16, 1 << 20),
         "BYTES_AT_ONCE": (1, NEVER),
     },
     "passes.cpu.seeds": {"FEW": (0, 100)},
     "passes.cpu.assign.down": {"CENTERS_PER_TASK": (1, 1 << 12)},
     "passes.cpu.assign.all": {
-        "ROWS_PER_SPAN": (64, NEVER), "SPANS": (2, 1 << 12), "MANY_SUMS": (1, NEVER), "CANCELLED": (1e-6, 1.0),
+        "ROWS_PER_LABELLED_SPAN": (64, NEVER), "SPANS": (2, 1 << 12), "MANY_SUMS": (1, NEVER),
+        "CANCELLED_ERROR": (1e-6, 1.0),
     },
     "passes.cpu.grouped": {"SETTLED": (1, NEVER), "STALE": (1, NEVER), "ROWS_PER_TASK": (16, NEVER)},
     "passes.cpu.settled": {"ROWS_PER_BLOCK": (16, 1 << 12), "CACHED": (1, NEVER), "FADED": (0.0, 1.0)},
@@ -45,15 +48,16 @@ _CENTERS: Mapping[str, Mapping[str, Values]] = {
     },
     "algorithms.kmeans.pipeline": {
         "PROBING_FROM": (10, NEVER), "CLUSTERS_STARTED": (1, NEVER), "ROWS_PER_START": (1, NEVER),
-        "ENDS_ALIKE": (1, NEVER), "ALIKE": (0.0, 1e9), "LEFT_TO_NEXT": ((-2.0, -1.0), (1e9, 2e9)),
+        "ENDS_ALIKE": (1, NEVER), "SAME_ERROR": (0.0, 1e9), "LEFT_TO_NEXT": ((-2.0, -1.0), (1e9, 2e9)),
         "LARGEST_SHARE": ({"exact": 0.0, "probing": 0.0}, {"exact": 1.0, "probing": 1.0}),
     },
     "algorithms.kmeans.coreset": {
-        "ROWS_PER_CLUSTER": (4, NEVER), "FEWEST_ROWS": ((8, 8), (NEVER, NEVER)), "LEAST_PER_CLUSTER": (1, NEVER),
+        "PART_ROWS_PER_CLUSTER": (4, NEVER), "FEWEST_PART_ROWS": ((8, 8), (NEVER, NEVER)),
+        "LEAST_PER_CLUSTER": (1, NEVER),
         "FIRST_SHARE": (1, NEVER), "LAST_SHARE": (1, NEVER), "LEAST_GROWTH": (1, NEVER), "TIMES_MORE_ROWS": (1, NEVER),
         "TIMES_MORE_FOR_TRIALS": (1, NEVER), "CREDIBLE": (0.0, 1e9), "FAR_OFF": (0.0, 1e9),
     },
-    "estimators.validation": {"SUMMED_AT_ONCE": (16, NEVER)},
+    "estimators.validation": {"CHECKED_AT_ONCE": (16, NEVER)},
     "passes.cpu.answer": {"_CANCELLED": (0.0, 1.0)},
     "algorithms.kmeans.centers": {"NUMBERS_PER_PART": (1, NEVER)},
     "algorithms.kmeans.trials": {"CLUSTERS_TRIED": (1, NEVER), "SWAPPED_FROM": (3, NEVER)},
@@ -105,17 +109,18 @@ _NEIGHBORS: Mapping[str, Mapping[str, Values]] = {
     "model.graph": {"_MANY_REPETITIONS": (0, NEVER)},
 }  # fmt: skip
 _MIXTURES: Mapping[str, Mapping[str, Values]] = {
-    "passes.cpu.expect.remembered": {"LEADING": (0.0, 1.0), "_DENSE": (0.0, 1.0)},
+    "passes.cpu.expect.remembered": {"LEADING_SHARE": (0.0, 1.0), "_DENSE": (0.0, 1.0)},
     "passes.cpu.expect.blocks": {
-        "BLOCK_ENTRIES": (64, 1 << 20), "SPAN_SUMS": (1 << 8, 1 << 28), "PAIR_WORK": (0, NEVER), "TINY": (1, NEVER),
-        "SPANS": (1, 1 << 10), "FEWEST_SPANS": (1, 1 << 10), "SPAN_WORK": (1, NEVER), "LEAST_ROWS": (1, NEVER),
+        "BLOCK_ENTRIES": (64, 1 << 20), "SPAN_SUMS": (1 << 8, 1 << 28), "PAIR_WORK": (0, NEVER),
+        "TINY_WORK": (1, NEVER),
+        "EXPECTED_SPANS": (1, 1 << 10), "FEWEST_SPANS": (1, 1 << 10), "SPAN_WORK": (1, NEVER), "LEAST_ROWS": (1, NEVER),
         "LEAST_PAIRS": (1, NEVER), "SUMMED_AT_ONCE": (1, NEVER),
     },
     "passes.cpu.answer": {"TABLE_NUMBERS": (1, NEVER)},
     "model.covariances.scatter": {"CANCELLATION_LIMIT": (0.0, 1e12), "WIDE": (1, 1 << 12)},
     "algorithms.mixtures.pipeline": {
         "FEWEST_ROWS": (64, NEVER), "TIMES_MORE_ROWS": (1, NEVER), "MANY_TIMES_MORE_ROWS": (1, NEVER),
-        "FEW_ROWS_PER_COMPONENT": (1, NEVER), "FEW_NUMBERS": (1000, NEVER), "SETTLED": (0, NEVER),
+        "FEW_ROWS_PER_COMPONENT": (1, NEVER), "FEW_NUMBERS": (1000, NEVER), "SETTLED_COMPONENTS": (0, NEVER),
         "SETTLED_ON_ALL_ROWS": (0, NEVER), "COMPONENTS_PER_STEP": (0.1, NEVER), "WORK_OF_A_STEP": (1.0, 1e12),
     },
     "algorithms.mixtures.probing": {"WORK_OF_A_MEMBER": (0.0, 1e12), "LONGEST_WAIT": (1, NEVER)},
@@ -125,19 +130,19 @@ _MIXTURES: Mapping[str, Mapping[str, Values]] = {
 _FAMILIES: Mapping[str, Mapping[str, Values]] = {
     "passes.cpu.expect.linear": {"NONZEROS_PER_SUM": (1, NEVER)},
     "algorithms.mixtures.exponential": {
-        "FEWEST_ROWS": (64, NEVER), "ROWS_PER_COMPONENT": (1, NEVER), "SWAPPED": ((3, 1), (3, NEVER)),
+        "FEWEST_SEARCHED": (64, NEVER), "PART_ROWS_PER_COMPONENT": (1, NEVER), "SWAPPED": ((3, 1), (3, NEVER)),
     },
 }  # fmt: skip
 _CORRELATED: Mapping[str, Mapping[str, Values]] = {
     "passes.host": {"GATHERED_AT_ONCE": (16, 1 << 14)},
     "passes.limits": {"COSTS_AT_ONCE": (1, NEVER)},
     "passes.cpu.expect.low_rank": {"MOST_ROUNDING": (0.0, 1e9)},
-    "model.coordinates": {"ROWS_AT_ONCE": (1, NEVER)},
+    "model.coordinates": {"MULTIPLIED_AT_ONCE": (1, NEVER)},
 }  # fmt: skip
 _TREES: Mapping[str, Mapping[str, Values]] = {
     "passes.tree.partition": {"SMALLEST_SUBTREE": (8, NEVER), "SUBTREES": (1, 1 << 10), "DEEPEST": (1, 60)},
-    "passes.tree.cells": {"_ENTRIES_AT_ONCE": (16, NEVER), "NUMBERS_AT_ONCE": (64, 1 << 26)},
-    "algorithms.mixtures.ahead": {"FEWEST_ROWS": (64, NEVER)},
+    "passes.tree.cells": {"_ENTRIES_AT_ONCE": (16, NEVER), "MOMENTS_AT_ONCE": (64, 1 << 26)},
+    "algorithms.mixtures.ahead": {"FEWEST_BATCH_ROWS": (64, NEVER)},
     "passes.cpu.expect.shares": {"CHUNKS_AT_ONCE": (16, NEVER)},
     "algorithms.infinite.data": {
         "_MANY_ROWS": (64, NEVER), "_WORTHWHILE": (0, NEVER), "_LOOK_EVERY": (1, NEVER), "_LEAST_CELLS": (1, NEVER),
@@ -145,16 +150,16 @@ _TREES: Mapping[str, Mapping[str, Values]] = {
     "passes.cpu.engine.densities": {"FEW_COLUMNS": (0, 100)},
     "algorithms.infinite.infinite": {"PART_ROWS": (60, NEVER), "WORTHWHILE": (1, NEVER)},
     "algorithms.infinite.clusters": {
-        "_MOST_ROWS": (60, NEVER), "_FEWEST_ROWS": (60, NEVER), "_MOST_SHARES": (1, NEVER),
+        "_MOST_SAMPLED": (60, NEVER), "_FEWEST_ROWS": (60, NEVER), "_MOST_SHARES": (1, NEVER),
     },
     "algorithms.infinite.run": {"_MERGED_ROWS": (10, NEVER)},
     "algorithms.infinite.polishing": {
-        "FEWEST_ROWS": (1, NEVER), "_MOST_LEFT_OUT": (10, NEVER), "_MOST_DENSITIES": (0, NEVER),
+        "FEWEST_POLISHED": (1, NEVER), "_MOST_LEFT_OUT": (10, NEVER), "_MOST_DENSITIES": (0, NEVER),
     },
     "algorithms.infinite.sowing": {"_ROWS": (60, NEVER)},
     "algorithms.infinite.tree_partition": {"_FITTED": (2, NEVER)},
     "passes.cpu.answer": {"PREDICTIVE_AT_ONCE": (1, NEVER)},
-    "passes.tree.expect": {"SAMPLED_ROWS": (4, 1 << 16)},
+    "passes.tree.expect": {"GAP_ROWS": (4, 1 << 16)},
     "estimators.chunky_mixture": {"TRUNCATED_FROM": (2, NEVER), "FEWEST_CELLS": (1, NEVER)},
     "estimators.infinite_base": {"MOST_LEAVES": (1, NEVER)},
     "model.wishart": {"SHAPED_FROM": (1, NEVER), "SHAPED_ROWS": (0, NEVER)},

@@ -23,7 +23,7 @@ from globular.model.groups import CenterGroups, group_by
 from globular.model.low_rank import LowRankParameters
 from globular.model.nested import Batch, Bounds, NestedSearch
 from globular.model.noise import Noise
-from globular.model.observations import Moments as Observed
+from globular.model.observations import ObservedMoments as Observed
 from globular.model.statistics import ColumnMoments, PairStatistics
 from globular.model.subspace import Subspace
 from globular.model.wishart import KINDS as WISHART

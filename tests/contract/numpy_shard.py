@@ -14,7 +14,7 @@ from globular.model.low_rank import LowRankParameters
 from globular.model.nested import NestedStatistics
 from globular.passes.cpu.shard import BlockShard
 from globular.seam import answers, mixture_passes, passes
-from globular.seam.among import Down, Neighbors, Probe
+from globular.seam.among import Down, Need, Neighbors, Probe
 from reference import assign as hard
 from reference import expect as soft
 from reference import linear, low_rank
@@ -25,7 +25,7 @@ from reference import seeds as d2
 class NumpyShard(BlockShard):
     """Dense rows as one array of float64."""
 
-    lacks = dict.fromkeys(("sparse rows", "rows in one place", "rows on a card"), "nobody has written it")
+    lacks = dict.fromkeys((Need.SPARSE, Need.ONE_PLACE, Need.CARD), "nobody has written it")
 
     def __init__(self, matrix: Any, weights: Any = None, *, unit_rows: bool = False, **place: int) -> None:
         super().__init__(matrix.shape, weights, **place)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import time
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,7 +13,6 @@ from scipy import sparse
 
 from globular.data.sources import ArraySource
 from globular.errors import UnsupportedPassError
-from globular.model.columns import ColumnMeans
 from globular.model.covariances import FAMILIES
 from globular.model.gaussian import GaussianParameters
 from globular.model.nested import NestedStatistics
@@ -22,9 +21,9 @@ from globular.passes.cpu.shard import BlockShard
 from globular.passes.dask.messages import Log, Work
 from globular.passes.host import RUN
 from globular.passes.many import SplitShard, StreamShard
-from globular.seam.among import Down, HardAmong, Need, Remembered, SoftAmong
+from globular.seam.among import Down, Remembered
 from globular.seam.mixture_passes import Expect
-from globular.seam.passes import AddSeeds, Assign, Change, Moments, Project, Relabel, Spare, SumByLabel
+from globular.seam.passes import AddSeeds, Assign, Moments, Project, Relabel, Spare, SumByLabel
 from globular.seam.shard import PointState, Shard
 from globular.seam.tree_passes import ExpectCells, Gains, OpenGaining, OpenRows, Plant, TakeCells
 from makers import blobs
@@ -59,15 +58,6 @@ def test_who_remembers_and_who_projects() -> None:
     split = SplitShard([CpuShard(rows[:30]), CpuShard(rows[30:])])
     assert whole.why_not(Remembered) == "" and "remember" in stream.why_not(Remembered)
     assert whole.why_not(Project) == stream.why_not(Project) == "" and "parts" in split.why_not(Project)
-
-
-def test_what_a_pass_needs_is_of_a_closed_set() -> None:
-    with pytest.raises(TypeError, match=r"Typo.needs: 'dense row' is no Need"):
-        type("Typo", (Change,), {"needs": frozenset({"dense row"})})
-    sources: list[Any] = [*get_args(HardAmong), *get_args(SoftAmong), ColumnMeans]
-    shards = [CpuShard(blobs(9)), CpuShard(sparse.csr_array(blobs(9))), SplitShard([CpuShard(blobs(9))])]
-    for names in [*(source.needs for source in sources), *(shard.lacks for shard in shards)]:
-        assert set(names) <= set(get_args(Need))
 
 
 def test_a_split_numbers_the_rows_of_its_parts() -> None:

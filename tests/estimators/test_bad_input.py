@@ -141,7 +141,7 @@ def test_arrays_taken_as_they_are_are_those_that_scikit_learn_takes_as_they_are(
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("n_threads", [1, 2])
 def test_infinity_in_the_last_of_many_numbers(bad: float, n_threads: int) -> None:
-    given = np.zeros((validation.SUMMED_AT_ONCE // 8 + 1, 8), dtype=np.float32)
+    given = np.zeros((validation.CHECKED_AT_ONCE // 8 + 1, 8), dtype=np.float32)
     given[0], given[1] = 3e38, -3e38  # what overflows is looked at more closely, and is no error
     assert validation.validated(KMeans(1), given, None, reset=True, accept_sparse=True, n_threads=n_threads) is given
     given[-1, -1] = bad

@@ -12,7 +12,7 @@ from sklearn.utils.estimator_checks import check_sample_weight_equivalence_on_de
 
 from globular import ChunkyGaussianMixture, GaussianMixture
 from globular.algorithms.mixtures import chunky
-from globular.algorithms.mixtures.chunky import CONVERGED, ENOUGH, POLISHED
+from globular.algorithms.mixtures.chunky import CONVERGED, ENOUGH_CELLS, POLISHED
 from globular.data.open import as_source
 from globular.datasets import separated_mixture
 from globular.errors import MemoryBudgetError
@@ -87,8 +87,8 @@ def test_polishes_where_cells_are_not_enough(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(chunky_mixture, "ROWS_PER_CELL", 100)
     too_few = ChunkyGaussianMixture(6, random_state=0).fit(X)
     assert too_few.stopped_ == POLISHED and too_few.n_cells_ == 4000 and too_few.converged_
-    assert ChunkyGaussianMixture(6, max_cells=60, random_state=0).fit(X).stopped_ == ENOUGH
-    assert ChunkyGaussianMixture(6, polish=False, random_state=0).fit(X).stopped_ == ENOUGH
+    assert ChunkyGaussianMixture(6, max_cells=60, random_state=0).fit(X).stopped_ == ENOUGH_CELLS
+    assert ChunkyGaussianMixture(6, polish=False, random_state=0).fit(X).stopped_ == ENOUGH_CELLS
 
 
 def test_polishes_with_few_components_per_row() -> None:

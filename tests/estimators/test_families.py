@@ -172,8 +172,8 @@ def test_sparse_rows_are_dense_rows(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_part_of_the_rows_is_a_start(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(exponential, "FEWEST_ROWS", 300)
-    monkeypatch.setattr(exponential, "ROWS_PER_COMPONENT", 50)
+    monkeypatch.setattr(exponential, "FEWEST_SEARCHED", 300)
+    monkeypatch.setattr(exponential, "PART_ROWS_PER_COMPONENT", 50)
     _, rows, labels = generated(kind, 3000, 4, 12)
     model = KINDS[kind][0](4, random_state=0).fit(sparse.csr_array(rows))
     assert {record.stage for record in model.history_} == {"part", "iterations"}

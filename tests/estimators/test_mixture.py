@@ -21,7 +21,7 @@ from globular import (
     VariationalGaussianMixture,
 )
 from globular.algorithms.mixtures.em import ROUNDED
-from globular.algorithms.mixtures.starts import STARTS
+from globular.algorithms.mixtures.starts import MIXTURE_STARTS
 from globular.algorithms.seeding import named
 from globular.estimators import variational_mixture
 from globular.estimators.mixture import GaussianMixture
@@ -83,7 +83,7 @@ def test_attributes_and_methods_of_scikit_learn_are_there() -> None:
 
 
 @pytest.mark.parametrize("covariance_type", TYPES)
-@pytest.mark.parametrize("init_params", [name for name in STARTS if name != "random"])
+@pytest.mark.parametrize("init_params", [name for name in MIXTURE_STARTS if name != "random"])
 def test_starts_find_separated_clusters(covariance_type: str, init_params: str) -> None:
     rows, labels = blobs(apart=20.0)
     model = GaussianMixture(

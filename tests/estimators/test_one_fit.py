@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 import globular
+from globular.jit.functions import Kernel
+from globular.passes.cpu.assign.all import assign_spans
 
 OPTIONS: dict[str, dict[str, Any]] = {
     "KMeans": {"n_clusters": 20},
@@ -38,3 +42,28 @@ def test_groups_that_lie_apart_are_found(name: str) -> None:
         labels = getattr(globular, name)(random_state=0, **OPTIONS[name]).fit(X).predict(X)
     for label in np.unique(labels):
         assert len(np.unique(groups[labels == label])) == 1
+
+
+@pytest.mark.parametrize(("is_streamed", "most"), [(False, 11), (True, 14)])
+def test_few_frames_lie_between_a_fit_and_its_kernel(
+    is_streamed: bool, most: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`fit` and the call of the kernel are among them."""
+    X = np.random.default_rng(0).normal(size=(300, 3))
+    np.save(tmp_path / "X.npy", X)
+    monkeypatch.setattr("globular.estimators.inputs._fits", lambda source: False)
+    ways: list[list[str]] = []
+    call = Kernel.__call__
+
+    def noted(kernel: Any, *arguments: Any) -> Any:
+        if kernel is assign_spans:
+            names, frame = [assign_spans.__name__], sys._getframe(1)
+            while frame.f_code is not globular.KMeans.fit.__code__:
+                names.append(frame.f_code.co_qualname)
+                frame = frame.f_back
+            ways.append([*names, "fit"])
+        return call(kernel, *arguments)
+
+    monkeypatch.setattr(Kernel, "__call__", noted)
+    globular.KMeans(5, algorithm="lloyd", max_iter=2, random_state=0).fit(tmp_path / "X.npy" if is_streamed else X)
+    assert len(ways[0]) <= most, " <- ".join(ways[0])

@@ -218,8 +218,8 @@ def test_a_first_step_that_would_end_too_late_is_left_out(first_step: float, is_
         first_step=first_step,
     )  # fmt: skip
     prepared = Record(0, 0.0, 1.0, 0, None, stage="part")
-    assert fit._asked_to_stop(prepared, 10) == ""  # another step on the part
-    assert fit._asked_to_stop(prepared, None) == ("max_time" if is_late else "")
+    assert fit._asked_to_stop(None, prepared, 10) == ""  # another step on the part
+    assert fit._asked_to_stop(prepared, prepared, None) == ("max_time" if is_late else "")
 
 
 def test_seconds_of_compiling_are_counted_apart() -> None:

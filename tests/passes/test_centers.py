@@ -22,7 +22,7 @@ def rng(seed: int = 0) -> np.random.Generator:
 @pytest.fixture(params=[1, 1 << 14])
 def blocks(request: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """A centre at a time, or all of them."""
-    monkeypatch.setattr(cells, "NUMBERS_AT_ONCE", request.param)
+    monkeypatch.setattr(cells, "PREPARED_AT_ONCE", request.param)
     monkeypatch.setattr(centers, "NUMBERS_PER_PART", request.param)
     for module in (centers, cells):
         monkeypatch.setattr(module, "SECONDS_PER_NUMBER", 1.0)

@@ -160,7 +160,7 @@ def test_gap_is_what_single_rows_would_gain(weighted: bool, monkeypatch: pytest.
         shard.run(ExpectCells(mixture, Neighbors(graph, Search(4, 0, 0, estimate=False))))
         close = max(tolerance * gap, 1e-3 * weights.sum() if weighted else 0.0)  # rows of little weight are not drawn
         assert shard.run(Gap(mixture, truncated=True)).total == pytest.approx(gap, abs=close)
-        monkeypatch.setattr(expect, "SAMPLED_ROWS", len(shard.frontier) // 3)
+        monkeypatch.setattr(expect, "GAP_ROWS", len(shard.frontier) // 3)
         assert shard.run(Gap(mixture)).total == pytest.approx(gap, abs=0.05 * weights.sum())
         monkeypatch.undo()
     shard.run(OpenRows())

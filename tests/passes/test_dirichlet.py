@@ -17,7 +17,7 @@ from globular.model.counts import CountsPrior
 from globular.model.covariances import FAMILIES
 from globular.model.dirichlet import InfiniteMixture, Sticks
 from globular.model.gaussian import isotropic_mixture
-from globular.model.observations import Moments, Posterior, Prior
+from globular.model.observations import ObservedMoments, Posterior, Prior
 from globular.model.posteriors import wishart_scales, wishart_terms
 from globular.model.wishart import KINDS, GaussianPrior
 from globular.passes.cpu import CpuShard
@@ -43,14 +43,14 @@ def some_rows(n: int = 60, D: int = 3, seed: int = 0) -> Rows:
     return random.normal(size=(n, D)) @ random.normal(size=(D, D)) + 4 * (np.arange(n) % 3)[:, None]
 
 
-def moments_of(rows: Rows, q: Rows, kind: str) -> Moments:
+def moments_of(rows: Rows, q: Rows, kind: str) -> ObservedMoments:
     """Sufficient statistics straight from their definition; `q` is (N, C)."""
     counts = q.sum(axis=0)
     means = (q.T @ rows) / counts[:, None]
     differences = rows[:, None] - means
     scatter = FAMILIES["tied_spherical" if kind == "counts" else kind].scatter
     matrices = np.einsum("nc,ncd,nce->cde", q, differences, differences)
-    return Moments(counts, means, scatter_of(matrices, scatter), scatter)
+    return ObservedMoments(counts, means, scatter_of(matrices, scatter), scatter)
 
 
 def some_q(n: int, C: int, seed: int = 0) -> Rows:
@@ -133,7 +133,7 @@ def test_cycle_is_the_reference(kind: str) -> None:
     assert mixture.free_energy(statistics.log_likelihood) == pytest.approx(expected.free_energy, rel=1e-9)
     np.testing.assert_allclose(statistics.counts[:3], expected.q.sum(axis=0), rtol=1e-8)
     assert statistics.counts[3] == pytest.approx(expected.tail.sum(), rel=1e-8)
-    moments = Moments.from_pass(mixture.local, statistics)
+    moments = ObservedMoments.from_pass(mixture.local, statistics)
     updated = InfiniteMixture.update(prior, ALPHA, moments.take(slice(0, 3)), float(moments.counts[3]))
     np.testing.assert_allclose(
         np.column_stack([updated.sticks.first, updated.sticks.second]), expected.sticks, rtol=1e-8
@@ -281,7 +281,7 @@ def test_expected_log_likelihood_of_counts_is_linear(variance: float) -> None:
     assert statistics.log_likelihood + constant == pytest.approx(float(logsumexp(S, axis=1).sum()), rel=1e-9)
     q = np.exp(S - logsumexp(S, axis=1, keepdims=True))
     np.testing.assert_allclose(statistics.counts, q.sum(axis=0), rtol=1e-8)
-    found = Moments.from_pass(mixture.local, statistics)
+    found = ObservedMoments.from_pass(mixture.local, statistics)
     np.testing.assert_allclose(found.counts[:, None] * found.means, q.T @ rows, rtol=1e-7)
 
 
@@ -313,7 +313,7 @@ def test_priors_share_one_interface() -> None:
     rows = count_rows()
     for prior in priors:
         whole = isotropic_mixture(rows.mean(axis=0)[None], 1.0, prior.covariance_type)
-        moments = Moments.from_pass(whole, CpuShard(rows).run(Expect(whole)))
+        moments = ObservedMoments.from_pass(whole, CpuShard(rows).run(Expect(whole)))
         posterior = prior.update(moments)
         assert len(posterior.join(prior.itself())) == 2
         assert posterior.divergences()[0] > 0

@@ -81,7 +81,7 @@ def test_rows_that_have_to_be_converted_give_the_same_bits(kind: str, D: int) ->
 @pytest.mark.parametrize(("kind", "D"), [("diag", 4), ("full", 4), ("full", 40)])
 @pytest.mark.parametrize(
     "sizes", [{"SPAN_SUMS": 1, "FEWEST_SPANS": 1}, {"SPAN_SUMS": 1}, {"SPAN_WORK": 1, "LEAST_ROWS": 1},
-              {"SPAN_WORK": 1, "LEAST_ROWS": 1, "SUMMED_AT_ONCE": 1}, {"TINY": 0}, {"BLOCK_ENTRIES": 1}],
+              {"SPAN_WORK": 1, "LEAST_ROWS": 1, "SUMMED_AT_ONCE": 1}, {"TINY_WORK": 0}, {"BLOCK_ENTRIES": 1}],
 )  # fmt: skip
 def test_how_rows_are_cut_changes_rounding_alone(
     kind: str, D: int, sizes: dict[str, int], monkeypatch: pytest.MonkeyPatch
@@ -143,7 +143,7 @@ def test_pieces_of_a_frontier_and_of_rows_do_not_matter(monkeypatch: pytest.Monk
         return shard.run(Gains(mixture, n=10_000))
 
     wanted = gains(1)
-    monkeypatch.setattr(tree_expect, "NUMBERS_AT_ONCE", 500)
+    monkeypatch.setattr(tree_expect, "MOMENTS_AT_ONCE", 500)
     monkeypatch.setattr(cpu_shard, "ROWS_AT_ONCE", 16)
     found = gains(2)
     np.testing.assert_allclose(np.sort(found.gains), np.sort(wanted.gains), rtol=1e-9, atol=1e-9)

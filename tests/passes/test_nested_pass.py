@@ -215,10 +215,10 @@ def test_settled_rows_cost_no_distance_at_all() -> None:
 @pytest.mark.parametrize("kind", ["none", "elkan", "yinyang"])
 def test_same_bits_for_any_number_of_threads(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(center_scores, "ROWS_PER_PRODUCT", 64)
-    monkeypatch.setattr(center_scores, "LEAST_ROWS", 64)
+    monkeypatch.setattr(center_scores, "ROWS_PER_THREAD", 64)
     monkeypatch.setattr(cpu_batch, "SEARCHED_AT_ONCE", 64)
     monkeypatch.setattr(threads.how_many, "WAKING", 1e-12)
-    monkeypatch.setattr(cpu_votes, "ROWS_PER_SPAN", 50)
+    monkeypatch.setattr(cpu_votes, "ROWS_PER_LABELLED_SPAN", 50)
     rows = blobs(n=1000, C=5, D=6)
     found = []
     for n_threads in (1, 2, 3):
@@ -237,7 +237,7 @@ def test_same_bits_for_any_number_of_threads(kind: str, monkeypatch: pytest.Monk
 def test_large_and_small_clusters_are_summed_alike(
     n_clusters: int, rows_per_sum: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cpu_votes, "ROWS_PER_SPAN", rows_per_sum)
+    monkeypatch.setattr(cpu_votes, "ROWS_PER_LABELLED_SPAN", rows_per_sum)
     walk(blobs(n=200, D=3), wander(blobs(n=n_clusters, D=3, seed=1), 4, 0.5), "elkan", weights=weights_for(200))
 
 

@@ -13,11 +13,11 @@ from scipy import sparse
 from globular import NestedMiniBatchKMeans
 from globular.algorithms.kmeans.nested import NestedOptions, nested_kmeans
 from globular.model import columns
-from globular.model.columns import ColumnMeans
 from globular.model.nested import Batch, NestedSearch
 from globular.model.votes import ColumnVotes
 from globular.passes.cpu import CpuShard
 from globular.passes.cpu.center_scores import column_scores
+from globular.seam.among import Need
 from globular.seam.passes import AssignBatch, Relabel
 from makers import blobs, in_form, weights_for
 
@@ -34,7 +34,7 @@ def test_sparse_batches_go_the_way_of_dense_ones(bounds: Any, how: dict[str, Any
     X = thin_rows(600, 30)
     start = X[:25].copy()
     dense, thin = CpuShard(X, weights_for(600)), CpuShard(sparse.csr_array(X), weights_for(600))
-    assert not thin.why_not(ColumnMeans) and dense.why_not(ColumnMeans)
+    assert Need.SPARSE in dense.lacks and Need.SPARSE not in thin.lacks
     options = NestedOptions(80, bounds=bounds, max_epochs=6, reassignment_ratio=0.1, **how)
     runs = [nested_kmeans(shard, start, options, np.random.default_rng(0)) for shard in (dense, thin)]
     for one, two in zip(*runs, strict=True):

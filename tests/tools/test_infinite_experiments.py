@@ -15,7 +15,7 @@ from sklearn.feature_extraction.text import TfidfTransformer
 
 from experiments.kurihara2006 import figure1, figure2, figure3, fits, one_by_one, peers, text
 from globular.model.covariances import FAMILIES
-from globular.model.observations import Moments
+from globular.model.observations import ObservedMoments
 from globular.model.wishart import GaussianPrior, MatrixPosterior
 
 
@@ -69,7 +69,7 @@ def test_rows_come_one_by_one() -> None:
         weights, left = digamma(1 + counts) - total, digamma(alpha + beyond) - total
         weights[-1] = 0.0
         weights += np.concatenate([[0.0], np.cumsum(left)[:-1]])
-        seen = prior.update(Moments(counts, means, scatter, FAMILIES["full"].scatter)).expected_mixture(weights)
+        seen = prior.update(ObservedMoments(counts, means, scatter, FAMILIES["full"].scatter)).expected_mixture(weights)
         apart = rows[n] - seen.means
         scores = seen.log_constants - 0.5 * (apart * np.linalg.solve(seen.covariances, apart[..., None])[..., 0]).sum(1)
         q[n] = np.exp(scores - scores.max()) / np.exp(scores - scores.max()).sum()

@@ -222,7 +222,7 @@ def test_the_page_agrees_with_a_model_that_searches(tmp_path: Path, monkeypatch:
     assert data["assignment"] == ""
     np.testing.assert_array_equal(data["sizes"], np.bincount(found.predict(rows), minlength=400))
     assert (data["errors"].astype(float) * data["sizes"]).sum() == pytest.approx(-found.score(rows), rel=1e-5)
-    monkeypatch.setattr("globular.report.clusters.EXACT_UP_TO", 0)
+    monkeypatch.setattr("globular.report.clusters.EXACT_WORK", 0)
     page = write_report(found, tmp_path / "r.html", data=rows)
     data = read_data(page)
     assert (

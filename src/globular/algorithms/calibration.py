@@ -32,7 +32,7 @@ from globular.seam.shard import Shard
 
 MOST_GROUPS = 256
 """Each costs a distance for every row."""
-ROUNDED = 1e-10
+ROUNDED_TO = 1e-10
 """A column that varies by less than this share of its size counts as constant, a direction as one of other columns."""
 
 
@@ -63,10 +63,10 @@ def agreeing(rows: F64, weights: F64, total: float, mean: F64) -> F64:
     own = weights @ rows / total
     apart = rows - own
     spreads = np.sqrt(weights @ np.square(apart) / total)
-    varies = spreads > ROUNDED * np.abs(own)
+    varies = spreads > ROUNDED_TO * np.abs(own)
     apart, missed = apart[:, varies] / spreads[varies], ((mean - own) / np.where(varies, spreads, 1.0))[varies]
     correlations = (apart.T * weights) @ apart / total
-    changes = apart @ (np.linalg.pinv(correlations, rcond=ROUNDED, hermitian=True) @ missed)
+    changes = apart @ (np.linalg.pinv(correlations, rcond=ROUNDED_TO, hermitian=True) @ missed)
     changes -= weights @ changes / total  # what rounding has left
     steepest = -float(changes.min(initial=0.0))
     share = min(1.0, 0.9 / steepest) if steepest > 0 else 1.0

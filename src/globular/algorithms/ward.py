@@ -15,7 +15,7 @@ from globular.model.cells import median_center
 from globular.model.statistics import F64, I64
 from globular.threads import single_threaded_blas
 
-NUMBERS_AT_ONCE = 1 << 18
+DISTANCES_AT_ONCE = 1 << 18
 """Costs that are held at a time."""
 SOON = 0.1
 """Share of the clusters, by their cheapest join, that look for a partner in a round; larger = fewer, longer rounds."""
@@ -61,7 +61,7 @@ class _Joins:
         """Find the cheapest partner of clusters that have none; what the last one cost is the least of another."""
         lost = np.flatnonzero((self.partner < 0) & (self.cost <= np.quantile(self.cost, SOON)))
         squares = np.einsum("ij,ij->i", self.means, self.means)
-        step = max(1, NUMBERS_AT_ONCE // len(self.means))
+        step = max(1, DISTANCES_AT_ONCE // len(self.means))
         for start in range(0, len(lost), step):
             rows = lost[start : start + step]
             costs = self.means[rows] @ (-2.0 * self.means.T)

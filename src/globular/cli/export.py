@@ -19,7 +19,7 @@ WEIGHT = "weight"
 """The column of the weights."""
 
 
-class Kind(StrEnum):
+class ExportKind(StrEnum):
     """What shall be fitted to the rows."""
 
     KMEANS = "k-means"
@@ -32,7 +32,7 @@ def coreset(
     target: Annotated[
         Path, Option("--output", "-o", metavar="FILE", help="The rows: .parquet, .csv or .npz.", show_default=False)
     ],
-    kind: Annotated[Kind, Option(help="What shall be fitted: k-means or mixture.")] = Kind.KMEANS,
+    kind: Annotated[ExportKind, Option(help="What shall be fitted: k-means or mixture.")] = ExportKind.KMEANS,
     weights: options.WeightsOption = None,
     columns: options.ColumnsOption = None,
     metric: Annotated[str, Option(help="euclidean or cosine.")] = "euclidean",
@@ -65,7 +65,7 @@ def coreset(
     output().print(f"{len(found):,} rows for {source.n_rows:,}, of weight {found.weights.sum():,.6g} in all")
     print_written(target)
     if target.suffix.lower() != ".npz":
-        model = () if kind is Kind.KMEANS else ("--model", "gmm")
+        model = () if kind is ExportKind.KMEANS else ("--model", "gmm")
         print_next(output(), "globular", "fit", target, "-k", "100", *model, "--weights", WEIGHT, "-o", "model")
 
 

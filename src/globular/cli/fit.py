@@ -14,7 +14,7 @@ from globular.cli.inputs import dask_workers, on_workers, open_weighted, split_c
 from globular.cli.options import Model, check_found, model_there, new_model, set_given, size_of
 from globular.cli.predict import Wanted, blocks_of_answers
 from globular.cli.select import find_size
-from globular.cli.shared import INTERRUPTED, check_output, output, print_next, print_table, refuse_input, say
+from globular.cli.shared import EXIT_INTERRUPTED, check_output, output, print_next, print_table, refuse_input, say
 
 if TYPE_CHECKING:
     from globular.data.blocks import Source
@@ -159,7 +159,7 @@ def _run(
     finally:
         progress.close()
     estimator.set_params(**usual)
-    return INTERRUPTED if interrupted else 0
+    return EXIT_INTERRUPTED if interrupted else 0
 
 
 def _report(

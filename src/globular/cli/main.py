@@ -21,7 +21,7 @@ from globular.cli.fit import fit
 from globular.cli.info import info
 from globular.cli.predict import predict
 from globular.cli.select import select
-from globular.cli.shared import FAILED, INTERRUPTED, as_options, log_level_restored, say, warnings_as_lines
+from globular.cli.shared import EXIT_INTERRUPTED, FAILED, as_options, log_level_restored, say, warnings_as_lines
 from globular.errors import GlobularError
 
 app = typer.Typer(name="globular", epilog="New here? Run: globular demo", add_completion=False, rich_markup_mode="rich")
@@ -55,7 +55,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
         with warnings_as_lines(), log_level_restored():
             code = command.main(args=given or ["--help"], prog_name="globular", standalone_mode=False)
     except (KeyboardInterrupt, typer.Abort):
-        code = INTERRUPTED
+        code = EXIT_INTERRUPTED
     except BrokenPipeError:  # who reads the output has had enough; Python would complain at its end
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILED
@@ -64,7 +64,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
             raise
         say(f"error: {_one_line(error)}")
         return FAILED
-    if code == INTERRUPTED:
+    if code == EXIT_INTERRUPTED:
         say("interrupted")
     return int(code or 0)
 

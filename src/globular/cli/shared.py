@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress
 
 FAILED = 2
-INTERRUPTED = 130
+EXIT_INTERRUPTED = 130
 
 
 def say(message: str) -> None:

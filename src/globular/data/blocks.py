@@ -27,7 +27,7 @@ Matrix: TypeAlias = NDArray[Any] | sparse.csr_matrix | sparse.csr_array
 
 
 @dataclass(frozen=True)
-class Block:
+class RowBlock:
     """Rows `start` to `stop` (exclusive) of a source, in order and in the source's own dtype."""
 
     start: int
@@ -63,7 +63,7 @@ class Source(Protocol):
     def in_memory(self) -> bool:
         """Whether the whole of it already lies in memory."""
 
-    def blocks(self, max_rows: int, start: int = 0, stop: int | None = None) -> Iterator[Block]:
+    def blocks(self, max_rows: int, start: int = 0, stop: int | None = None) -> Iterator[RowBlock]:
         """Give rows `start` to `stop` in order, `max_rows` at a time (the last block may be shorter)."""
 
     def take(self, indices: NDArray[np.intp]) -> Matrix:
@@ -136,7 +136,7 @@ def check_finite(rows: Matrix, name: str, numbers: NDArray[np.intp] | None = Non
 
 def regroup(
     pieces: Iterable[NDArray[Any]], max_rows: int, start: int, stop: int, dtype: np.dtype[Any]
-) -> Iterator[Block]:
+) -> Iterator[RowBlock]:
     """Turn consecutive pieces of any length into blocks of `max_rows` rows, holding one block at a time.
 
     A piece that holds a whole block is passed on as a view; shorter ones are gathered in a fresh array.
@@ -148,7 +148,7 @@ def regroup(
         while used < len(piece):
             size = min(max_rows, stop - position)
             if gathered is None and len(piece) - used >= size:
-                yield Block(position, position + size, piece[used : used + size].astype(dtype, copy=False))
+                yield RowBlock(position, position + size, piece[used : used + size].astype(dtype, copy=False))
                 position, used = position + size, used + size
                 continue
             if gathered is None:
@@ -157,5 +157,5 @@ def regroup(
             gathered[filled : filled + n_new] = piece[used : used + n_new]
             filled, used = filled + n_new, used + n_new
             if filled == size:
-                yield Block(position, position + size, gathered)
+                yield RowBlock(position, position + size, gathered)
                 position, filled, gathered = position + size, 0, None

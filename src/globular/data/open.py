@@ -47,7 +47,7 @@ class Files:
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class GivenRows:
     """What a user hands over as X."""
 
     kind: Literal["collection", "files", "source", "rows"]
@@ -62,29 +62,29 @@ class Given:
         return self.value if self.kind == "source" else None
 
 
-def tell(X: Any) -> Given:
+def tell(X: Any) -> GivenRows:
     """Say what X is. A file is opened for that, but its rows are not read."""
     if type(X) is np.ndarray:  # looking for the members of a source takes longer than a small pass
-        return Given("rows", X)
+        return GivenRows("rows", X)
     if isinstance(X, np.ma.MaskedArray):
         if np.ma.is_masked(X):
             raise TypeError("X is a masked array, and its mask would be lost; pass X.filled(...) or drop the rows")
-        return Given("rows", np.asarray(X.data))
+        return GivenRows("rows", np.asarray(X.data))
     if is_collection(X):
-        return Given("collection", X)
+        return GivenRows("collection", X)
     if isinstance(X, Files):
-        return Given("files", X)
+        return GivenRows("files", X)
     if isinstance(X, list | tuple) and X and all(isinstance(item, str | os.PathLike) for item in X):
-        return Given("files", Files(tuple(map(os.fspath, X))))
+        return GivenRows("files", Files(tuple(map(os.fspath, X))))
     if isinstance(X, str | os.PathLike):
         has_parts = expanded(X).is_dir() or len(parts_of(X)) > 1
-        return Given("files", Files((os.fspath(X),))) if has_parts else Given("source", open_path(X))
+        return GivenRows("files", Files((os.fspath(X),))) if has_parts else GivenRows("source", open_path(X))
     if isinstance(X, np.memmap) and X.filename is not None:  # a copy of a memmap has no file behind it
-        return Given("source", open_memmap(X))
+        return GivenRows("source", open_memmap(X))
     if isinstance(X, Source) and not isinstance(X, np.ndarray):
-        return Given("source", X)
+        return GivenRows("source", X)
     rows = rows_of(X)
-    return Given("source" if isinstance(rows, ArraySource) else "rows", rows)
+    return GivenRows("source" if isinstance(rows, ArraySource) else "rows", rows)
 
 
 def is_collection(X: Any) -> bool:

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from globular.data.blocks import Block, Matrix, Source, check_finite, check_indices, check_span, check_table, regroup
+from globular.data.blocks import Matrix, RowBlock, Source, check_finite, check_indices, check_span, check_table, regroup
 from globular.data.streamed import ConcatenatedSource
 from globular.errors import DataError
 from globular.machine import check_fits
@@ -29,10 +29,10 @@ class _SlicedSource:
         self.dtype: np.dtype[Any] = rows.dtype
         self._rows = rows
 
-    def blocks(self, max_rows: int, start: int = 0, stop: int | None = None) -> Iterator[Block]:
+    def blocks(self, max_rows: int, start: int = 0, stop: int | None = None) -> Iterator[RowBlock]:
         first, last = check_span(max_rows, start, stop, self.n_rows)
         spans = ((low, min(low + max_rows, last)) for low in range(first, last, max_rows))
-        return (Block(low, high, self._rows[low:high]) for low, high in spans)
+        return (RowBlock(low, high, self._rows[low:high]) for low, high in spans)
 
     def take(self, indices: NDArray[np.intp]) -> Matrix:
         return self._rows[check_indices(indices, self.n_rows)]
@@ -68,9 +68,9 @@ class MemmapSource(ArraySource):
 
     in_memory = False
 
-    def blocks(self, max_rows: int, start: int = 0, stop: int | None = None) -> Iterator[Block]:
+    def blocks(self, max_rows: int, start: int = 0, stop: int | None = None) -> Iterator[RowBlock]:
         views = super().blocks(max_rows, start, stop)
-        return (Block(view.start, view.stop, np.array(view.rows, order="C")) for view in views)
+        return (RowBlock(view.start, view.stop, np.array(view.rows, order="C")) for view in views)
 
     def whole(self) -> Matrix:
         return np.array(self._rows, order="C")
@@ -93,7 +93,7 @@ class SomeRows(ABC):
         """The numbers of these rows in the other source."""
 
     @abstractmethod
-    def blocks(self, max_rows: int, start: int = 0, stop: int | None = None) -> Iterator[Block]:
+    def blocks(self, max_rows: int, start: int = 0, stop: int | None = None) -> Iterator[RowBlock]:
         """Give rows `start` to `stop` in order, `max_rows` at a time."""
 
     def take(self, indices: NDArray[np.intp]) -> Matrix:
@@ -115,10 +115,10 @@ class RowRange(SomeRows):
     def numbers_of(self, rows: NDArray[np.intp]) -> NDArray[np.intp]:
         return rows + self._start
 
-    def blocks(self, max_rows: int, start: int = 0, stop: int | None = None) -> Iterator[Block]:
+    def blocks(self, max_rows: int, start: int = 0, stop: int | None = None) -> Iterator[RowBlock]:
         first, last = check_span(max_rows, start, stop, self.n_rows)
         for block in self.source.blocks(max_rows, self._start + first, self._start + last):
-            yield Block(block.start - self._start, block.stop - self._start, block.rows)
+            yield RowBlock(block.start - self._start, block.stop - self._start, block.rows)
 
 
 class ChosenRows(SomeRows):
@@ -131,7 +131,7 @@ class ChosenRows(SomeRows):
     def numbers_of(self, rows: NDArray[np.intp]) -> NDArray[np.intp]:
         return self._numbers[rows]
 
-    def blocks(self, max_rows: int, start: int = 0, stop: int | None = None) -> Iterator[Block]:
+    def blocks(self, max_rows: int, start: int = 0, stop: int | None = None) -> Iterator[RowBlock]:
         """What lies between the rows is read, too."""
         first, last = check_span(max_rows, start, stop, self.n_rows)
         return regroup(self._pieces(max_rows, first, last), max_rows, first, last, self.dtype)

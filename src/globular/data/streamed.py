@@ -19,7 +19,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from globular.data.blocks import Block, Matrix, Source, check_indices, check_span, regroup
+from globular.data.blocks import Matrix, RowBlock, Source, check_indices, check_span, regroup
 from globular.errors import DataError, MemoryBudgetError
 from globular.machine import check_fits
 
@@ -112,7 +112,7 @@ class StreamedSource(ABC):
     def _pieces(self, segment: int, first: int, last: int, max_rows: int) -> Iterator[NDArray[Any]]:
         """Rows `first` to `last` (exclusive) of one segment, counted from its start, in pieces of any length."""
 
-    def blocks(self, max_rows: int, start: int = 0, stop: int | None = None) -> Iterator[Block]:
+    def blocks(self, max_rows: int, start: int = 0, stop: int | None = None) -> Iterator[RowBlock]:
         first, last = check_span(max_rows, start, stop, self.n_rows)
         return regroup(self._pieces_between(first, last, max_rows), max_rows, first, last, self.dtype)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections import deque
 from collections.abc import Iterator
 from functools import cache
 from inspect import get_annotations, isfunction
@@ -16,7 +17,7 @@ from sklearn.utils._param_validation import make_constraint
 
 from globular.estimators.inputs import Input, open_input
 from globular.estimators.parameters import BY_NAME, BY_TYPE, FROM_ONE, NOT_NEGATIVE, POSITIVE, SEED, Constraints, filled
-from globular.estimators.running import Clock, exhaust
+from globular.estimators.running import Clock
 from globular.model.history import Record
 
 
@@ -167,7 +168,8 @@ class Estimator(BaseEstimator):
         -------
         self
         """
-        exhaust(self._begin(X, sample_weight, watched=False))
+        # no line of Python runs between two records, where Ctrl-C would not reach the fit
+        deque(self._begin(X, sample_weight, watched=False), maxlen=0)
         return self
 
     def fit_iter(self, X: Any, y: Any = None, sample_weight: Any = None) -> Iterator[Record]:

@@ -9,7 +9,7 @@ import numpy as np
 
 from globular.algorithms.mixtures.chunky import LEAF_SIZE, ChunkyModel, ChunkyOptions, Polishing, begin_chunky
 from globular.algorithms.mixtures.em import EMOptions, covariance_limits
-from globular.algorithms.mixtures.starts import STARTS
+from globular.algorithms.mixtures.starts import MIXTURE_STARTS
 from globular.algorithms.steps import Finding, Run
 from globular.estimators.checks import check_allocation, chunky_bytes
 from globular.estimators.conditional import ConditionalMixture
@@ -21,7 +21,7 @@ from globular.model.covariances import FAMILIES
 from globular.model.gaussian import GaussianParameters
 from globular.model.given import GivenStart
 
-CHUNKY_STARTS = (*STARTS, "greedy")
+CHUNKY_STARTS = (*MIXTURE_STARTS, "greedy")
 ROWS_PER_CELL = 10
 """Where `max_cells` is not given there is one cell for this many rows: with more of them cells save too little."""
 MOST_CELLS_PER_COMPONENT = 40

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from globular.algorithms.mixtures.exponential import (
-    SEEDINGS,
+    SEEDING_NAMES,
     ExponentialOptions,
     em_exponential,
     pseudo_rows,
@@ -49,7 +49,7 @@ class FamilyMixture(MixtureEstimator):
 
     _constraints: ClassVar[Constraints] = {
         "smoothing": [POSITIVE],
-        "init_params": [one_of(*SEEDINGS)],
+        "init_params": [one_of(*SEEDING_NAMES)],
         "means_init": ["array-like", None],
     }
     _family: ClassVar[type[ExponentialMixture]]

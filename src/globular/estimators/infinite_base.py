@@ -52,14 +52,14 @@ from globular.seam.shard import Shard, answer
 from globular.threads import resolve_threads
 
 _PARTS = ("mean", "mean_precision", "degrees_of_freedom", "covariance")
-_WEIGHTS, _TYPE, _MOST = "weight_concentration_prior", "weight_concentration_prior_type", "n_components"
-THEIRS = (*(f"{part}_prior" for part in _PARTS), _WEIGHTS, _TYPE, _MOST)
+_WEIGHTS, _TYPE, _MOST_COMPONENTS = "weight_concentration_prior", "weight_concentration_prior_type", "n_components"
+THEIRS = (*(f"{part}_prior" for part in _PARTS), _WEIGHTS, _TYPE, _MOST_COMPONENTS)
 """What `BayesianGaussianMixture` calls the parts of a prior, and what else belongs to it there."""
 LEAST_SCALE = 1e-6
 """How far the fitted scale of the covariance prior may fall below the variance of the data."""
 NESTED_COMPONENTS, FIXED_COMPONENTS = 1000, 20
 """What `max_components=None` comes to."""
-MOST_ROWS = 2.0**53
+MOST_WEIGHT = 2.0**53
 """Beyond, one row more is no longer another number."""
 POLISHING_STEPS, TIMES_SOWN = 60, 2
 SMALLEST_LEAF, LARGEST_LEAF, MOST_LEAVES = 16, 512, 2048
@@ -106,9 +106,9 @@ def translated(given: Mapping[str, Any], concentration: Any, discount: float, ma
         raise ValueError(f"prior has both {twice[0]!r} and '{twice[0]}_prior', which are the same")
     if given.get(_TYPE, "dirichlet_process") != "dirichlet_process":
         raise ValueError(f"prior[{_TYPE!r}]={given[_TYPE]!r}: an infinite mixture has 'dirichlet_process' only")
-    most = given.get(_MOST)
+    most = given.get(_MOST_COMPONENTS)
     if most is not None:
-        max_components = whole_number(f"prior[{_MOST!r}]", most)
+        max_components = whole_number(f"prior[{_MOST_COMPONENTS!r}]", most)
     # None stands for a default there
     parts = {name.removesuffix("_prior"): value for name, value in given.items() if value is not None}
     if "weight_concentration" in parts:
@@ -196,7 +196,7 @@ class InfiniteEstimator(MixtureEstimator):
     def _check_rows(self, data: Input) -> None:
         """Refuse weights that cannot be numbers of rows, which a Dirichlet process takes them for."""
         total = data.shard.total_weight
-        if total > MOST_ROWS:
+        if total > MOST_WEIGHT:
             raise ValueError(
                 f"sample_weight adds up to {total:.3g}, and {type(self).__name__} takes weights for numbers of rows: "
                 "beyond 2**53 these overflow what float64 can count; scale them, e.g. sample_weight / "

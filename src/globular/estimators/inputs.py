@@ -31,7 +31,7 @@ from globular.algorithms.kmeans.probing import find_labels
 from globular.algorithms.mixtures.missing import IncompleteRows
 from globular.data.blocks import Source, working_dtype
 from globular.data.columns import reading
-from globular.data.open import Given, counting_column, is_collection, tell
+from globular.data.open import GivenRows, counting_column, is_collection, tell
 from globular.data.sources import choose_rows
 from globular.errors import DataError, DeviceError
 from globular.estimators.elsewhere import device_for, lies_on_card, sample_of
@@ -40,6 +40,7 @@ from globular.estimators.validation import check_weights, has_columns_of, valida
 from globular.model.statistics import F64
 from globular.passes.dask import are_on_workers, open_on_workers
 from globular.passes.registry import cards, shard_over
+from globular.seam.among import Need
 from globular.seam.passes import Assign, Index, Labels
 from globular.seam.shard import Shard
 from globular.threads import resolve_threads
@@ -278,7 +279,9 @@ def _fits(source: Source) -> bool:
     return source.in_memory or source.is_sparse or size <= MEMORY_SHARE * machine.physical_memory()
 
 
-def _open_on_workers(estimator: Any, given: Given, sample_weight: Any, unit_rows: bool, n_threads: int | None) -> Input:
+def _open_on_workers(
+    estimator: Any, given: GivenRows, sample_weight: Any, unit_rows: bool, n_threads: int | None
+) -> Input:
     """A shard on Dask workers over a collection or files; weights may be a collection or an array."""
     lazy = sample_weight if given.kind == "collection" and is_collection(sample_weight) else None
     weights = None if lazy is not None or sample_weight is None else check_weights(sample_weight, len(sample_weight))
@@ -290,9 +293,7 @@ def _open_on_workers(estimator: Any, given: Given, sample_weight: Any, unit_rows
         raise ValueError("sample_weight is zero everywhere; at least one row must count")
     if not ORDINARY[0] <= shard.total_weight <= ORDINARY[1]:
         raise ValueError(f"sample_weight adds up to {shard.total_weight:.3g}; on Dask scale it to about 1 per row")
-    return Input(
-        shard, working_dtype(shard.dtype), shard.n_rows, shard.n_columns, is_streamed="rows that stay" in shard.lacks
-    )
+    return Input(shard, working_dtype(shard.dtype), shard.n_rows, shard.n_columns, is_streamed=Need.STAY in shard.lacks)
 
 
 def mean_variance(data: Input) -> float:

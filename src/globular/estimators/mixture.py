@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import deque
 from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any, ClassVar, Self
 
@@ -19,8 +20,8 @@ from globular.algorithms.mixtures.nested import BatchOptions, nested_mixture, ro
 from globular.algorithms.mixtures.noise import noisy_mixture
 from globular.algorithms.mixtures.pipeline import search_is_short
 from globular.algorithms.mixtures.probing import begin_truncated
-from globular.algorithms.mixtures.starts import STARTS, StartOptions, starting_mixture, variational_means
-from globular.algorithms.mixtures.stepwise import Candidates, Learned, one_batch
+from globular.algorithms.mixtures.starts import MIXTURE_STARTS, StartOptions, starting_mixture, variational_means
+from globular.algorithms.mixtures.stepwise import BatchCandidates, Learned, one_batch
 from globular.algorithms.steps import Finding, Run
 from globular.data.sources import choose_rows
 from globular.errors import DeviceError
@@ -30,7 +31,7 @@ from globular.estimators.conditional import ConditionalMixture, checked_paramete
 from globular.estimators.inputs import Input, Weights, mean_variance, open_incomplete
 from globular.estimators.mixtures import N_CANDIDATES
 from globular.estimators.parameters import DEVICE, POSITIVE, Constraints, one_of
-from globular.estimators.running import Clock, exhaust
+from globular.estimators.running import Clock
 from globular.estimators.validation import check_weights
 from globular.estimators.variational_mixture import N_NEIGHBORS, automatic_search, likely_components, truncated_bytes
 from globular.model.covariances import FAMILIES, SEPARABLE
@@ -177,7 +178,7 @@ class GaussianMixture(ConditionalMixture):
         "noise": ["boolean"],
         "covariance_type": [one_of(*FAMILIES)],
         "algorithm": [one_of("auto", "em", "nested", "variational", "chunky")],
-        "init_params": [one_of(*STARTS)],
+        "init_params": [one_of(*MIXTURE_STARTS)],
         "weights_init": [one_of("equal"), "array-like", None],
         "means_init": ["array-like", None],
         "precisions_init": ["array-like", POSITIVE, None],
@@ -230,7 +231,7 @@ class GaussianMixture(ConditionalMixture):
         if rows is None or not np.isnan(rows).any():
             return super().fit(X, y, sample_weight)
         self._validate_params()
-        exhaust(self._begin_with(self._open_incomplete(rows, sample_weight), Clock(), False))
+        deque(self._begin_with(self._open_incomplete(rows, sample_weight), Clock(), False), maxlen=0)
         self.labels_ = self.predict(X, missing=True).astype(np.int32)
         return self
 
@@ -272,7 +273,7 @@ class GaussianMixture(ConditionalMixture):
         first = not hasattr(self, "means_")
         data = self._open(X, sample_weight, reset=first)
         if first:
-            exhaust(self._begin_with(data, Clock(), False))
+            deque(self._begin_with(data, Clock(), False), maxlen=0)
         else:
             self._add(data)
         self.__dict__.pop("labels_", None)  # of other rows than those seen
@@ -436,11 +437,11 @@ class GaussianMixture(ConditionalMixture):
         self.converged_ = False
         self._check_finite()
 
-    def _among(self) -> Candidates:
+    def _among(self) -> BatchCandidates:
         """Candidates of a batch, drawn anew for each: by its number, which is kept with the model, and by the seed."""
         seed = check_random_state(self.random_state).randint(2**31, size=4)
         rng = np.random.default_rng([*seed, getattr(self, "n_iter_", 0)])
-        return Candidates(min(N_CANDIDATES, self.n_components), rng)
+        return BatchCandidates(min(N_CANDIDATES, self.n_components), rng)
 
     def _checked_counts(self) -> F64:
         """What rows have left behind; nothing of a mixture that was made from parameters."""

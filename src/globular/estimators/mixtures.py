@@ -48,7 +48,7 @@ from globular.seam.passes import Labels
 from globular.seam.shard import Shard, answer
 from globular.threads import resolve_threads
 
-CONVERGED = frozenset(
+CONVERGED_REASONS = frozenset(
     {em.CONVERGED, em.ROUNDED, variational.CONVERGED, *chunky.ENDINGS, infinite.GROWN, infinite.CONVERGED}
 ) | {nested.ENOUGH}
 """Reasons to stop that make `converged_` true."""
@@ -224,7 +224,7 @@ class MixtureEstimator(DensityMixin, Estimator):
         self._last_mixture = mixture
 
     def _publish_course(self, data: Input, history: History, stopped: str) -> None:
-        self.converged_ = stopped in CONVERGED
+        self.converged_ = stopped in CONVERGED_REASONS
         self.n_iter_ = history[-1].iteration if history else 0
         self.history_ = history
         bounds = [record.objective / data.unit / data.shard.total_weight for record in history]

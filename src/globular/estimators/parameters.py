@@ -51,7 +51,7 @@ BY_TYPE: Constraints = {"bool": ["boolean"], "int": [FROM_ONE], "int | None": [N
 """What a parameter of this type must be, where its class says nothing else."""
 BY_NAME: Constraints = {"weights": [one_of("learned", "equal")], "device": [DEVICE]}
 
-_TEXT = """
+_PARAMETER_TEXT = """
 init : {"auto", "k-means++", "plain k-means++", "afk-mc2", "k-means||", "hierarchical", "random"}, array or \
 callable, default="auto"
     Starting centres: the name of a seeding (see :mod:`globular.seeding`), an array with a row for each of them, or a
@@ -111,7 +111,9 @@ missing : bool, default=False
     Whether NaN is a value that is not known: such rows, in memory, are judged by the columns that are known of them,
     with the log-density of these, and by all components. Otherwise NaN is an error.
 """
-DESCRIPTIONS = {entry.split()[0]: re.sub(r"^\w+ = ", "", entry) for entry in re.split(r"\n(?=\w)", _TEXT.strip())}
+DESCRIPTIONS = {
+    entry.split()[0]: re.sub(r"^\w+ = ", "", entry) for entry in re.split(r"\n(?=\w)", _PARAMETER_TEXT.strip())
+}
 """The description of a parameter by its name, for estimators that have it with this type and default."""
 _NAMES_IN_BRACES = re.compile(r"^( *)\{(\w+(?:, \w+)*)\}$", re.MULTILINE)
 

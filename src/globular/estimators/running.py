@@ -9,8 +9,7 @@ from __future__ import annotations
 import sys
 import time
 import warnings
-from collections import deque
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Iterator
 from functools import cache, partial
 from types import FrameType
 from typing import Any, TypeVar
@@ -83,7 +82,8 @@ class Fit:
         self._callbacks = as_callbacks(estimator.callbacks, estimator.verbose)
         self._watched = watched or len(self._callbacks) > 0 or max_time is not None
         self._foretell, self._first_step = cache(foretell), first_step
-        self._last_record: Record | None = None
+        self._last: tuple[Step[Any], Record]
+        """The last step of a run and its record, once there is one."""
         for callback in self._callbacks:
             callback.on_fit_start(estimator, n_rows, max_iter, max_time)
 
@@ -99,30 +99,41 @@ class Fit:
         publish: Callable[[Step[Model], History], None],
         finish: Callable[[str], float],
         error_per_row: Callable[[Step[Model]], float | None],
-    ) -> Generator[Record, None, None]:
-        """Follow several runs and leave the estimator with the attributes of the best one.
+    ) -> Iterator[Record]:
+        """Yield a record for every step of several runs, and leave the estimator with the attributes of the best one.
 
-        `begin` seeds and starts a run, `finish` completes its attributes and returns its score, the higher the better;
-        it may be called again. Whatever happens, the callbacks hear of the end. Ctrl-C keeps what is finished: the last
-        iteration of a run, or the best run before; if there is nothing yet to keep it is raised again. So is a second
-        one, which does not wait for `finish`.
+        `begin` seeds and starts a run, `publish` sets the attributes of a step, `finish` completes those of the last
+        step and returns their score, the higher the better; both may be called again. Where nobody watches, only the
+        last step is published: copying centres may cost more than a small batch. Whatever happens, the callbacks hear
+        of the end. Ctrl-C keeps what is finished: the last iteration of a run, or the best run before; if there is
+        nothing yet to keep it is raised again. So is a second one, which does not wait for `finish`.
         """
         best: tuple[float, dict[str, Any]] | None = None
         reason = "failed"
         try:
             for _ in range(n_runs):
-                self._last_record = None
+                history = History()
                 try:
                     if best is not None and self.max_time is not None and self._is_late(self._foretell()):
                         reason = "max_time"
                         break
-                    reason = yield from self.follow(begin, publish, error_per_row)
+                    reason = ""
+                    for step in begin():
+                        reason = self._take(step, history, publish, error_per_row(step))
+                        yield history[-1]
+                        if reason:
+                            break
                 except KeyboardInterrupt:
                     reason = INTERRUPTED
-                    if best is None:
+                    if not history and best is None:
                         raise
                     self._note_interrupt()
-                    break
+                    if not history:
+                        break
+                    if history[-1] is not self._last[1]:
+                        history.append(self._last[1])
+                if history and (reason == INTERRUPTED or not self._watched):
+                    self._complete(partial(publish, self._last[0], history))
                 score, reason = self._complete(partial(self._finish, finish, reason))
                 if best is None or score > best[0]:
                     best = score, {name: value for name, value in vars(self.estimator).items() if name.endswith("_")}
@@ -141,41 +152,21 @@ class Fit:
         finally:
             self.end(reason)
 
-    def follow(
+    def _take(
         self,
-        begin: Callable[[], Iterator[Step[Model]]],
+        step: Step[Model],
+        history: History,
         publish: Callable[[Step[Model], History], None],
-        error_per_row: Callable[[Step[Model]], float | None],
-    ) -> Generator[Record, None, str]:
-        """Yield a record for every step, the attributes set by `publish` before; returns why it ended.
-
-        Where nobody watches, only those of the last step are set: copying centres may cost more than a small batch.
-        """
-        history = History()
-        last: tuple[Step[Model], Record] | None = None
-        reason = ""
-        try:
-            for step in begin():
-                record = self._record(step, error_per_row(step))
-                last = step, record
-                history.append(record)
-                if self._watched:
-                    publish(step, history)
-                asked = self._asked_to_stop(record, step.next_rows)
-                reason = step.stopped or asked
-                yield record
-                if reason:
-                    break
-        except KeyboardInterrupt:
-            if last is None:
-                raise
-            self._note_interrupt()
-            reason = INTERRUPTED
-            if not history or history[-1] is not last[1]:
-                history.append(last[1])
-        if last is not None and (reason == INTERRUPTED or not self._watched):
-            self._complete(partial(publish, last[0], history))
-        return reason
+        quantization_error: float | None,
+    ) -> str:
+        """Put the record of a step into the history and set its attributes; why the run ends with it, or nothing."""
+        before, record = self._last[1] if history else None, self._record(step, quantization_error)
+        self._last = step, record
+        history.append(record)
+        if self._watched:
+            publish(step, history)
+        asked = self._asked_to_stop(before, record, step.next_rows)
+        return step.stopped or asked
 
     def _finish(self, finish: Callable[[str], float], reason: str) -> tuple[float, str]:
         reason = INTERRUPTED if self._interrupted_at is not None else reason
@@ -208,12 +199,11 @@ class Fit:
         compiling = self._clock.compile_seconds
         return Record(step.iteration, max(self.seconds - compiling, 0.0), *figures, step.stage, compiling)
 
-    def _asked_to_stop(self, record: Record, next_rows: int | None) -> str:
+    def _asked_to_stop(self, last: Record | None, record: Record, next_rows: int | None) -> str:
         # every callback sees every record, also when an earlier one asks to stop
         answers = [callback.on_iteration(self.estimator, record) for callback in self._callbacks]
         if any(isinstance(answer, (bool, np.bool_)) and answer for answer in answers):
             return "callback"
-        last, self._last_record = self._last_record, record
         if self.max_time is not None:
             step = 0.0 if last is None else record.seconds - last.seconds
             # an iteration over all rows takes as long as to label them, the first one maybe longer
@@ -251,8 +241,3 @@ def warn_user(message: str, category: type[Warning]) -> None:
     while frame is not None and frame.f_globals.get("__name__", "").startswith(("globular.", "sklearn.")):
         frame, level = frame.f_back, level + 1
     warnings.warn(message, category, stacklevel=level)
-
-
-def exhaust(records: Iterator[Record]) -> None:
-    """Run a fit to its end; no line of Python runs between two records, where Ctrl-C would not reach the fit."""
-    deque(records, maxlen=0)

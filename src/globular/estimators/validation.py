@@ -26,7 +26,7 @@ REAL_DTYPES = [
     np.int32, np.uint32, np.int64, np.uint64, np.bool_,
 ]  # fmt: skip
 """What passes convert by themselves; anything else becomes float64 beforehand."""
-SUMMED_AT_ONCE = 1 << 20
+CHECKED_AT_ONCE = 1 << 20
 """Numbers that a thread looks through for NaN and infinity before it takes the next ones."""
 
 
@@ -78,7 +78,7 @@ def _is_plain(X: Any, n_threads: int | None) -> bool:
         with np.errstate(over="ignore", invalid="ignore"):
             return bool(np.isfinite(X[slice(*span)].sum()))  # any other sum asks for a closer look
 
-    spans = even_ranges(len(X), max(1, SUMMED_AT_ONCE // X.shape[1]))
+    spans = even_ranges(len(X), max(1, CHECKED_AT_ONCE // X.shape[1]))
     return all(map_all(is_finite, spans, resolve_threads(n_threads))) if len(spans) > 1 else is_finite(spans[0])
 
 

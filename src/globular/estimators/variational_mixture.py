@@ -33,6 +33,7 @@ from globular.model.given import GivenStart
 from globular.model.graph import Graph
 from globular.model.history import History
 from globular.model.statistics import F64, I64, TruncatedPosterior
+from globular.seam.among import Need
 from globular.seam.answers import Answer, Truncated
 from globular.seam.passes import Labels
 from globular.seam.shard import Shard, answer
@@ -172,7 +173,7 @@ callable, default="auto"
                 f"search={self.search!r} compares variances of columns; covariance_type={self.covariance_type!r} takes "
                 "search='probing'"
             )
-        if "rows on a CPU" in data.shard.lacks:
+        if Need.CPU in data.shard.lacks:
             raise DeviceError(
                 f"covariance_type={self.covariance_type!r} does not run on GPUs here; take device='cpu', or "
                 "GaussianMixture(algorithm='em')"

@@ -24,7 +24,7 @@ from globular.model.cells import median_center
 from globular.model.gaussian import GaussianParameters
 from globular.model.statistics import F64
 
-OPERATORS, FORMAT = 17, 8
+OPERATORS, IR_VERSION = 17, 8
 """Number of the operator set, and the version of the file format that goes with it."""
 _LARGEST_ONNX = 2**31 - 1
 """Most bytes of a protocol buffer."""
@@ -132,7 +132,7 @@ class Graph:
         results = [helper.make_tensor_value_info(name, types[kind], list(shape)) for name, kind, shape in outputs]
         graph = helper.make_graph(self.nodes, "globular", [given], results, self.constants)
         model = helper.make_model(
-            graph, producer_name="globular", opset_imports=[helper.make_opsetid("", OPERATORS)], ir_version=FORMAT
+            graph, producer_name="globular", opset_imports=[helper.make_opsetid("", OPERATORS)], ir_version=IR_VERSION
         )
         _onnx("checker").check_model(model)
         return model

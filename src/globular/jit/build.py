@@ -28,7 +28,7 @@ from globular.jit.sources import closure_digest
 from globular.machine import usable_cores
 
 MANIFEST = Path(__file__).parent / "manifest.txt"
-PACKAGE = "globular"
+PACKAGE_NAME = "globular"
 NAMES = {
     "f4": "float32", "f8": "float64", "i1": "int8", "i2": "int16", "i4": "int32", "i8": "int64", "u1": "uint8",
     "u2": "uint16", "u4": "uint32", "u8": "uint64", "b1": "boolean",
@@ -57,7 +57,7 @@ def _read_types(pieces: Iterator[str]) -> Iterator[Any]:
         if not name:
             yield types.Tuple(within)
             continue
-        named, alike = getattr(import_module(f"{PACKAGE}.{module}"), name), len(set(within)) == 1
+        named, alike = getattr(import_module(f"{PACKAGE_NAME}.{module}"), name), len(set(within)) == 1
         yield types.NamedUniTuple(within[0], len(within), named) if alike else types.NamedTuple(within, named)
 
 
@@ -132,10 +132,10 @@ def build_share(folder: Path, level: str, number: int, among: int) -> None:
     for k, line in list(enumerate(lines()))[number::among]:
         (name, _, kinds), symbol = line.partition(" "), f"globular_{k}"
         module, _, function = name.rpartition(".")
-        kernel = getattr(import_module(f"{PACKAGE}.{module}"), function)
+        kernel = getattr(import_module(f"{PACKAGE_NAME}.{module}"), function)
         code, returns = object_code(symbol, kernel, kinds, *levels()[level])
         (folder / f"{symbol}.o").write_bytes(code)
-        digest = closure_digest(f"{PACKAGE}.{module}")
+        digest = closure_digest(f"{PACKAGE_NAME}.{module}")
         found.append(str(Entry(name, digest or "", symbol, returns or "-", kinds)))
     (folder / f"{number}.index").write_text("\n".join(found) + "\n")
 

@@ -31,9 +31,11 @@ Zeros: TypeAlias = Any
 QUEUE_SIZE = 2
 
 
-def new_queue() -> NDArray[np.int64]:
-    """A queue whose first number is 0, and that nobody shares yet."""
-    return np.zeros(QUEUE_SIZE, dtype=np.int64)
+def new_queue(n_threads: int = 1) -> NDArray[np.int64]:
+    """A queue whose first number is 0; `n_threads` threads share the kernel that is called with it."""
+    queue = np.zeros(QUEUE_SIZE, dtype=np.int64)
+    queue[N_THREADS] = n_threads
+    return queue
 
 
 def share_kernel(

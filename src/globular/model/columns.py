@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -139,7 +139,6 @@ class Ballots(NamedTuple):
 class ColumnMeans:
     """k centres: `factors` times the columns of `places`."""
 
-    needs: ClassVar[frozenset[Literal["sparse rows"]]] = frozenset({"sparse rows"})
     places: F64
     """(D, ≥ k), padded with zeros to whole lines."""
     factors: F64

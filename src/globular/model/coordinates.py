@@ -23,7 +23,7 @@ from globular.model.statistics import F64
 from globular.model.subspace import Subspace
 from globular.threads import even_ranges, run_all
 
-ROWS_AT_ONCE = 1 << 10
+MULTIPLIED_AT_ONCE = 1 << 10
 """Rows of a product that a thread takes at once."""
 _LARGEST_SINGLE = float(np.finfo(np.float32).max) / 2
 
@@ -116,5 +116,5 @@ def _product(vectors: F64, matrix: F64, n_threads: int) -> F64:
     def multiply(span: tuple[int, int]) -> None:
         np.matmul(flat[slice(*span)], matrix, out=found[slice(*span)])
 
-    run_all(multiply, even_ranges(len(flat), ROWS_AT_ONCE), n_threads)
+    run_all(multiply, even_ranges(len(flat), MULTIPLIED_AT_ONCE), n_threads)
     return found.reshape(vectors.shape)

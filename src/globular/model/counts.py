@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import digamma, gammaln
 
-from globular.model.observations import ExpectedMixture, Moments, Posterior, Prior
+from globular.model.observations import ExpectedMixture, ObservedMoments, Posterior, Prior
 from globular.model.statistics import F64
 
 
@@ -93,7 +93,7 @@ class CountsPrior(Prior):
     def itself(self) -> CountsPosterior:
         return CountsPosterior(self.a[None, :], self)
 
-    def update(self, moments: Moments) -> CountsPosterior:
+    def update(self, moments: ObservedMoments) -> CountsPosterior:
         return CountsPosterior(self.a + np.maximum(moments.counts[:, None] * moments.means, 0.0), self)
 
     def row_constant(self, total_weight: float, mean: F64, variance: F64) -> float:

@@ -20,7 +20,7 @@ import numpy as np
 from scipy.special import betaln, digamma, gammaln
 
 from globular.lazy import cached_property
-from globular.model.observations import ExpectedMixture, Moments, Posterior, Prior, Students, log_total
+from globular.model.observations import ExpectedMixture, ObservedMoments, Posterior, Prior, Students, log_total
 from globular.model.posteriors import group_sticks, stick_terms
 from globular.model.statistics import F64, I64
 
@@ -238,7 +238,7 @@ class InfiniteMixture(Generic[P]):
         cls,
         prior: Prior,
         alpha: StickPrior | tuple[float, float],
-        moments: Moments,
+        moments: ObservedMoments,
         tail_count: float = 0.0,
         *,
         closed: bool = False,

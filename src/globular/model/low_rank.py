@@ -38,7 +38,7 @@ from globular.model.gaussian import Components, GaussianParameters, draw_by_comp
 from globular.model.statistics import F64, I64, SoftStatistics
 from globular.threads import single_threaded_blas
 
-ABSENT = 1e300
+NO_WEIGHT_COST = 1e300
 """Stands for −2 log of a weight of zero: with infinity differences would be no numbers."""
 Pooling = Callable[[F64, F64], F64]
 NOISES: dict[str, Pooling] = {
@@ -110,7 +110,7 @@ class LowRankParameters(Components):
             log_weights = np.log(self.weights)
         volume = 0.0 if self.coordinates is None else self.coordinates.log_volume
         constant = self.n_features * math.log(2 * math.pi) - 2.0 * volume
-        return np.minimum(determinants + constant - 2.0 * log_weights, ABSENT)
+        return np.minimum(determinants + constant - 2.0 * log_weights, NO_WEIGHT_COST)
 
     @cached_property
     def columns(self) -> GaussianParameters:

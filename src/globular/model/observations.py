@@ -68,7 +68,7 @@ class ExpectedMixture(GaussianParameters):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Moments:
+class ObservedMoments:
     """Sufficient statistics of C components, about their own means so that nothing cancels."""
 
     counts: F64
@@ -80,7 +80,7 @@ class Moments:
     kind: ScatterKind
 
     @classmethod
-    def from_pass(cls, mixture: GaussianParameters, statistics: SoftStatistics) -> Moments:
+    def from_pass(cls, mixture: GaussianParameters, statistics: SoftStatistics) -> ObservedMoments:
         """From sums about the means of `mixture`."""
         counts, shifts = statistics.counts, statistics.shifts
         kind = mixture.family.scatter
@@ -89,11 +89,11 @@ class Moments:
     def __len__(self) -> int:
         return len(self.counts)
 
-    def take(self, components: I64 | NDArray[np.bool_] | slice | list[int]) -> Moments:
+    def take(self, components: I64 | NDArray[np.bool_] | slice | list[int]) -> ObservedMoments:
         """Those components, in that order."""
         return picked(self, components)
 
-    def join(self, other: Moments) -> Moments:
+    def join(self, other: ObservedMoments) -> ObservedMoments:
         """The components of both."""
         return joined([self, other])
 
@@ -102,14 +102,14 @@ class Moments:
         shifts = self.means - means
         return self.counts, self.counts[:, None] * shifts, self.scatter + self.kind.outer(self.counts, shifts)
 
-    def merged(self, first: I64 | list[int], second: I64 | list[int]) -> Moments:
+    def merged(self, first: I64 | list[int], second: I64 | list[int]) -> ObservedMoments:
         """What pairs of components hold together."""
         a, b = self.take(first), self.take(second)
         counts = a.counts + b.counts
         share = np.divide(b.counts, counts, out=np.zeros_like(counts), where=counts > 0)
         apart = b.means - a.means
         scatter = a.scatter + b.scatter + self.kind.outer(a.counts * share, apart)
-        return Moments(counts, a.means + share[:, None] * apart, scatter, self.kind)
+        return ObservedMoments(counts, a.means + share[:, None] * apart, scatter, self.kind)
 
 
 def log_total(joint: F64) -> F64:
@@ -196,7 +196,7 @@ class Prior(ABC):
         """What distances between rows are measured in: a covariance, (D, D), variances, (D,), or one for all, ()."""
 
     @abstractmethod
-    def update(self, moments: Moments) -> Posterior:
+    def update(self, moments: ObservedMoments) -> Posterior:
         """Posteriors given sufficient statistics (Eqs. 18 and 21)."""
 
     @abstractmethod

@@ -23,7 +23,7 @@ _WHY_ABSENT = {
     "bic": "it needs model='gmm'",
     "icl": "it needs model='gmm'",
 }
-FAINT = 0.1
+FAINT_SILHOUETTE = 0.1
 """A silhouette that is higher by less than that of rows without clusters says little."""
 CLOSE_SILHOUETTES = 0.01
 """Silhouettes that differ by less are as good as each other."""
@@ -107,7 +107,7 @@ class Scores:
             reasons.append(f"{best.n_clusters:,} is the largest number tried: try larger ones")
         elif len(sizes) > 1 and best.n_clusters == sizes[0] > 1:
             reasons.append(f"{best.n_clusters:,} is the smallest number tried: there may be fewer clusters, or none")
-        if self.criterion == "silhouette" and best.silhouette - self.reference < FAINT:
+        if self.criterion == "silhouette" and best.silhouette - self.reference < FAINT_SILHOUETTE:
             reasons.append(
                 f"the silhouette, {best.silhouette:.2f}, is hardly above the {self.reference:.2f} "
                 "of rows without clusters"

@@ -18,7 +18,7 @@ from globular.lazy import cached_property
 from globular.model.covariances import FAMILIES
 from globular.model.covariances.families import least_pivot, with_factors
 from globular.model.gaussian import GaussianParameters
-from globular.model.observations import ExpectedMixture, Moments, Posterior, Prior, Students
+from globular.model.observations import ExpectedMixture, ObservedMoments, Posterior, Prior, Students
 from globular.model.posteriors import wishart_scales, wishart_terms
 from globular.model.statistics import F64
 
@@ -73,7 +73,7 @@ class GaussianPosterior(Posterior):
         return float(np.log(S).sum())
 
     @classmethod
-    def summed(cls, moments: Moments, beta: F64, m: F64, nu: F64, pulled: F64, prior: GaussianPrior) -> Self:
+    def summed(cls, moments: ObservedMoments, beta: F64, m: F64, nu: F64, pulled: F64, prior: GaussianPrior) -> Self:
         """Posteriors whose S is the sum of S₀, the scatter, and what distances from m₀ add to it."""
         away = moments.kind.outer(pulled, moments.means - prior.m)
         return cls(beta, m, nu, prior.S + np.maximum(moments.scatter, 0.0) + away, prior)
@@ -176,7 +176,7 @@ class MatrixPosterior(GaussianPosterior):
         return float(np.linalg.slogdet(S)[1])
 
     @classmethod
-    def summed(cls, moments: Moments, beta: F64, m: F64, nu: F64, pulled: F64, prior: GaussianPrior) -> Self:
+    def summed(cls, moments: ObservedMoments, beta: F64, m: F64, nu: F64, pulled: F64, prior: GaussianPrior) -> Self:
         S, lower = np.empty((2, *moments.scatter.shape))
         away = moments.means - prior.m
         if not wishart_scales(moments.scatter, pulled, away, prior.S, least_pivot(m.shape[1]), S, lower):
@@ -326,7 +326,7 @@ class GaussianPrior(Prior):
     def weakened(self, share: float) -> GaussianPrior:
         return self if self.floor is None else replace(self, S=share * self.S)
 
-    def update(self, moments: Moments) -> GaussianPosterior:
+    def update(self, moments: ObservedMoments) -> GaussianPosterior:
         counts, beta = moments.counts, self.beta + moments.counts
         if self.own is not None:
             own = np.multiply.outer(counts, self._diagonal(self.own))

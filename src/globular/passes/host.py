@@ -49,9 +49,9 @@ ROWS_PER_PRODUCT = 512
 """Most rows of a product with centres: with their scores they stay in the second-level cache."""
 CACHED_NUMBERS = 1 << 16
 """Numbers that stay in the second-level cache beside what they come from; larger = larger blocks."""
-ROWS_PER_SPAN = 16 * RUN
+ROWS_PER_LONG_SPAN = 16 * RUN
 """Least rows of a span whose sums by key are taken."""
-SPANS = 16
+SPANS_AT_ONCE = 16
 """Most spans of rows whose sums by key are taken side by side."""
 
 
@@ -188,7 +188,8 @@ class HostShard(Shard):
                     return cast(Handler, found)
         return None
 
-    def _carry_out(self, work: Pass[Result]) -> Result:
+    def run(self, work: Pass[Result]) -> Result:
+        self._check(work)
         if "d2" in work.effect.writes:
             self.error_runs = None
         handler = self._handler(work)
@@ -299,7 +300,7 @@ def _settle(shard: HostShard, former: Labels, labels: Labels) -> tuple[float, in
 
 def sum_by(shard: HostShard, keys: Labels, n: int, *, errors: bool) -> F64:
     """Σ w d² of the rows of each key, or Σ w. Spans of rows depend on their number alone."""
-    n_spans = max(1, min(SPANS, len(keys) // max(ROWS_PER_SPAN, 4 * n)))
+    n_spans = max(1, min(SPANS_AT_ONCE, len(keys) // max(ROWS_PER_LONG_SPAN, 4 * n)))
     sums, queue = np.empty((n_spans, n)), new_queue()
     d2 = shard.squared_distances if errors else NONE
     _on_runs(shard, queue, lambda: sum_by_key(queue, keys, d2, shard.weights, sums))
@@ -382,5 +383,5 @@ def relabel(shard: HostShard, work: passes.Relabel) -> None:
     def rename(span: tuple[int, int]) -> None:
         labels[slice(*span)] = np.take(names, labels[slice(*span)], mode="wrap")
 
-    spans, seconds = even_ranges(len(labels), ROWS_PER_SPAN), SECONDS_PER_NUMBER * len(labels)
+    spans, seconds = even_ranges(len(labels), ROWS_PER_LONG_SPAN), SECONDS_PER_NUMBER * len(labels)
     run_all(rename, spans, shard.n_threads, seconds=seconds, calls_blas=False)

@@ -19,7 +19,7 @@ from typing import Any, Generic, TypeVar, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from globular.data.blocks import Block, Matrix, Source, working_dtype
+from globular.data.blocks import Matrix, RowBlock, Source, working_dtype
 from globular.data.sources import check_rows
 from globular.lazy import cached_property
 from globular.model.nested import Batch, NestedStatistics
@@ -106,9 +106,10 @@ class SideBySide(Shard):
     @property
     def lacks(self) -> Mapping[Need, str]:
         found = {need: reason for part in self._parts for need, reason in part.lacks.items()}
-        return {**found, "rows in one place": IN_PARTS, "sparse rows": IN_PARTS}
+        return {**found, Need.ONE_PLACE: IN_PARTS, Need.SPARSE: IN_PARTS}
 
-    def _carry_out(self, work: Pass[Result]) -> Result:
+    def run(self, work: Pass[Result]) -> Result:
+        self._check(work)
         asked: Pass[Any] = work
         if isinstance(asked, Take):  # by the number in the whole
             return cast(Result, self.take(asked.indices, asked.what))
@@ -283,7 +284,7 @@ class StreamShard(BlockShard):
         for part in self.parts():
             yield part.first_row - self.first_row, next(part.row_blocks())[1]
 
-    def _part(self, block: Block) -> CpuShard:
+    def _part(self, block: RowBlock) -> CpuShard:
         if not self._checked:
             check_rows(block.rows, self.source, np.arange(block.start, block.stop))
         part = self.part_of(block.rows, slice(block.start, block.stop), self.state.view(block.start, block.stop))
@@ -298,7 +299,7 @@ class StreamShard(BlockShard):
     @cached_property
     def lacks(self) -> Mapping[Need, str]:
         first = self.subset(np.zeros(1, dtype=np.intp))
-        return {**first.lacks, "rows that stay": READ_ANEW, "sparse rows": READ_ANEW}
+        return {**first.lacks, Need.STAY: READ_ANEW, Need.SPARSE: READ_ANEW}
 
     @cached_property
     def batch(self) -> StreamedBatch:

@@ -29,7 +29,7 @@ class ArrayShape:
         return f"array {' × '.join(map(str, self.shape))} {self.dtype}"
 
 
-DEEPEST = 100
+DEEPEST_NESTING = 100
 """Levels of lists in lists that a value may have: a fitted attribute has a few."""
 _SAID: dict[tuple[str, str], dict[Any, dict[str, Any]]] = {
     ("GaussianMixture", "weights"): {"equal": {"weights_init": "equal"}},
@@ -82,8 +82,8 @@ def omitted_name(value: Any) -> str | None:
 
 def decode_value(value: Any, arrays: Mapping[str, NDArray[Any]] | None = None, depth: int = 0) -> Any:
     """Undo the encoding; without `arrays`, an array becomes its shape and dtype."""
-    if depth > DEEPEST:
-        raise ValueError(f"values nested more than {DEEPEST} deep")
+    if depth > DEEPEST_NESTING:
+        raise ValueError(f"values nested more than {DEEPEST_NESTING} deep")
     inside = partial(decode_value, arrays=arrays, depth=depth + 1)
     if isinstance(value, list):
         return [inside(item) for item in value]

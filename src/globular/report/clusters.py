@@ -28,9 +28,9 @@ from globular.model.statistics import F64, I64
 _VALUES_PER_BLOCK = 1 << 22
 SEARCH_FROM = 2000
 """Clusters from which rows may be assigned by way of cells of centres rather than by all centres."""
-EXACT_UP_TO = 2e11
+EXACT_WORK = 2e11
 """Rows × centres × columns up to which they are compared all the same; larger = exact for longer, some 10 s here."""
-N_NEIGHBORS = 6
+SHOWN_NEIGHBORS = 6
 """Neighbours of a cluster that the page knows."""
 _EXACT_AXES_UP_TO = 1500
 """Columns up to which the axes come from the whole covariance matrix of the centres."""
@@ -59,7 +59,7 @@ def scan(
     check_columns(source, centers.shape[1], getattr(model, "feature_names_in_", None))
     C = len(centers)
     assign = getattr(model, "predict_components", model.predict)  # clusters of several components have no centre
-    few = C < SEARCH_FROM or (hasattr(model, "cluster_centers_") and source.n_rows * centers.size <= EXACT_UP_TO)
+    few = C < SEARCH_FROM or (hasattr(model, "cluster_centers_") and source.n_rows * centers.size <= EXACT_WORK)
     exact = few or "exact" not in inspect.signature(assign).parameters
     unit = is_cosine(model)
     counts, squared = np.zeros(C, dtype=np.int64), np.zeros(C)
@@ -147,7 +147,7 @@ class Clusters:
     """(C,), mean squared or cosine distance of a cluster's rows to its centre, or the trace of its covariance."""
     error_name: str
     neighbors: Graph
-    """(C, up to N_NEIGHBORS), closest first, without the cluster itself."""
+    """(C, up to SHOWN_NEIGHBORS), closest first, without the cluster itself."""
     graph_of_model: bool
     """Whether the model knew the neighbours; otherwise they are the closest centres."""
 
@@ -165,7 +165,7 @@ def describe_clusters(model: Any, scan: Scan | None) -> Clusters:
     if known is None:  # every centre and the closest others, nearly exactly: O(C √C D)
         shard = open_input(BaseEstimator(), centers, reset=True).shard
         cells = draw_cells(shard, centers, np.random.default_rng(0))
-        graph = graph_by_cells(shard, centers, cells, N_NEIGHBORS + 1)
+        graph = graph_by_cells(shard, centers, cells, SHOWN_NEIGHBORS + 1)
     return Clusters(
         centers=centers,
         plane=project(centers, sizes, getattr(model, "feature_names_in_", None)),
@@ -173,7 +173,7 @@ def describe_clusters(model: Any, scan: Scan | None) -> Clusters:
         size_unit=unit,
         errors=errors,
         error_name=error_name,
-        neighbors=np.ascontiguousarray(graph[:, 1 : N_NEIGHBORS + 1], dtype=np.int32),
+        neighbors=np.ascontiguousarray(graph[:, 1 : SHOWN_NEIGHBORS + 1], dtype=np.int32),
         graph_of_model=known is not None,
     )
 

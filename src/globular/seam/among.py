@@ -5,26 +5,33 @@ Looking at more centres than a source names is always correct, so a backend may 
 
 from __future__ import annotations
 
-from collections.abc import Set
 from dataclasses import dataclass
+from enum import Flag, auto
 from typing import ClassVar, Literal, TypeAlias
 
 from globular.model.cells import CellTree, CenterCells
 from globular.model.graph import Graph, Search
 
 Route = Literal["top", "down", "stay"]
-Need = Literal[
-    "dense rows", "sparse rows", "rows that stay", "rows in one place", "rows on a card", "rows on a CPU",
-]  # fmt: skip
-"""What a pass, or a source of candidates, may need the rows to be; rows that stay are not read anew for every pass."""
-Needs: TypeAlias = Set[Need]
+
+
+class Need(Flag):
+    """What a pass, or a source of candidates, may need the rows to be."""
+
+    DENSE = auto()
+    ONE_PLACE = auto()
+    CPU = auto()
+    CARD = auto()
+    STAY = auto()
+    """Not read anew for every pass."""
+    SPARSE = auto()
 
 
 @dataclass(frozen=True, slots=True)
 class All:
     """Every centre."""
 
-    needs: ClassVar[Needs] = frozenset()
+    needs: ClassVar[Need] = Need(0)
 
 
 ALL = All()
@@ -37,7 +44,7 @@ class Neighbors:
     About C′·G distances a row, whatever the number of centres; the result has the pairs of Eq. 8 if `search` asks.
     """
 
-    needs: ClassVar[Needs] = frozenset()
+    needs: ClassVar[Need] = Need(0)
     graph: Graph
     search: Search
 
@@ -50,7 +57,7 @@ class Probe:
     it looks at those alone. Rows whose K(n) does not begin with their label start from the label.
     """
 
-    needs: ClassVar[Needs] = frozenset()
+    needs: ClassVar[Need] = Need(0)
     cells: CenterCells | None
     n_probes: int
     n_candidates: int = 1
@@ -64,7 +71,7 @@ class Down:
     tree has grown by one level since the last pass); "stay", the cell of the last pass.
     """
 
-    needs: ClassVar[Needs] = frozenset()
+    needs: ClassVar[Need] = Need(0)
     tree: CellTree
     route: Route = "top"
 
@@ -76,7 +83,7 @@ class Remembered:
     The log-likelihood is then a bound of it from below.
     """
 
-    needs: ClassVar[Needs] = frozenset({"dense rows", "rows that stay"})
+    needs: ClassVar[Need] = Need.DENSE | Need.STAY
     renew: bool
 
 

@@ -9,7 +9,7 @@ from globular.model.exponential import ExponentialMixture, LinearMixture, Linear
 from globular.model.gaussian import GaussianParameters
 from globular.model.low_rank import LowRankParameters, LowRankStatistics
 from globular.model.statistics import F64, I64, SoftStatistics, WithinStatistics
-from globular.seam.among import ALL, All, Neighbors, Probe, Remembered, SoftAmong
+from globular.seam.among import ALL, All, Need, Neighbors, Probe, Remembered, SoftAmong
 from globular.seam.passes import HERE, NO_EFFECT, Change, Effect, Index, Pass
 
 
@@ -20,7 +20,7 @@ class Expect(Pass[SoftStatistics]):
     Among few components the log-likelihood is the free energy of Eq. 10.
     """
 
-    needs = frozenset({"dense rows"})
+    needs = Need.DENSE
     mixture: GaussianParameters
     among: SoftAmong = ALL
 
@@ -42,7 +42,7 @@ class ExpectTied(Pass[SoftStatistics]):
     quadratic form, and N·C distances.
     """
 
-    needs = frozenset({"dense rows"})
+    needs = Need.DENSE
     mixture: GaussianParameters
     offset: F64
 
@@ -51,7 +51,7 @@ class ExpectTied(Pass[SoftStatistics]):
 class ExpectLinear(Pass[LinearStatistics]):
     """E-step of components whose log-densities are linear in the row, dense or sparse; N·C distances."""
 
-    needs = frozenset({"rows on a CPU"})
+    needs = Need.CPU
     mixture: LinearMixture
 
 
@@ -59,7 +59,7 @@ class ExpectLinear(Pass[LinearStatistics]):
 class Survey(Pass[Surveyed]):
     """How many rows or entries a family does not take, and Σ w log h(x), which no parameter changes."""
 
-    needs = frozenset({"rows on a CPU"})
+    needs = Need.CPU
     family: type[ExponentialMixture]
 
 
@@ -71,7 +71,7 @@ class ExpectLowRank(Pass[LowRankStatistics]):
     these and of K(n) decide; without cells K(n) stays, in the order of its densities.
     """
 
-    needs = frozenset({"dense rows"})
+    needs = Need.DENSE
     mixture: LowRankParameters
     among: All | Probe = ALL
 
@@ -84,7 +84,7 @@ class ExpectLowRank(Pass[LowRankStatistics]):
 class ScatterWithin(Pass[F64]):
     """Σ w s_c (x − μ_c)(x − μ_c)ᵀ over all rows, c the label of each, (D, D). N·D²."""
 
-    needs = frozenset({"dense rows"})
+    needs = Need.DENSE
     centers: F64
     scales: F64
     """s, (C,)."""
@@ -94,7 +94,7 @@ class ScatterWithin(Pass[F64]):
 class LabelByDensity(Change):
     """Give every row the component of largest p(c, x) for a label (lowest index on ties)."""
 
-    needs = frozenset({"dense rows"})
+    needs = Need.DENSE
     effect = Effect({"labels"}, afresh=True)
     mixture: GaussianParameters
 
@@ -106,7 +106,7 @@ class ExpectWithin(Pass[WithinStatistics]):
     The labels stay. `n_parts` densities a row.
     """
 
-    needs = frozenset({"dense rows"})
+    needs = Need.DENSE
     mixture: GaussianParameters
     n_parts: int
 
@@ -119,7 +119,7 @@ class RowsOf(Pass[Claims]):
     looks only at the pairs that the last pass among `Remembered` has left.
     """
 
-    needs = frozenset({"dense rows"})
+    needs = Need.DENSE
     mixture: GaussianParameters
     components: Index
     rates: F64

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Set
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Generic, Literal, TypeAlias, TypeVar, get_args
+from typing import Any, ClassVar, Generic, Literal, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,23 +25,23 @@ from globular.model.few_rows import Found, Limits, SeedRows
 from globular.model.nested import Batch, NestedSearch, NestedStatistics
 from globular.model.statistics import F64, ColumnMoments, FarRows, HardStatistics, PotentialStatistics, SpareCenters
 from globular.model.subspace import Subspace
-from globular.seam.among import ALL, Down, HardAmong, Need, Needs, Neighbors, Probe
+from globular.seam.among import ALL, Down, HardAmong, Need, Neighbors, Probe
 
 Result = TypeVar("Result")
 Index: TypeAlias = NDArray[np.intp]
 Labels: TypeAlias = NDArray[np.int32]
 Names: TypeAlias = Set[str]
-NOTHING: Names = frozenset()
+NO_NAMES: Names = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
 class Effect:
     """What a pass does to the per-row state: what a lost part has to be told again."""
 
-    writes: Names = NOTHING
+    writes: Names = NO_NAMES
     afresh: bool = False
     """Whether what is written does not depend on what was there before."""
-    reads: Names = NOTHING
+    reads: Names = NO_NAMES
     """What is looked at beside what is written."""
 
 
@@ -51,13 +51,8 @@ NO_EFFECT = Effect()
 class Pass(Generic[Result]):
     """What is to be done to all rows of a shard."""
 
-    needs: ClassVar[Needs] = frozenset()
+    needs: ClassVar[Need] = Need(0)
     """What the rows must be like."""
-
-    def __init_subclass__(cls) -> None:
-        super().__init_subclass__()
-        if unknown := sorted(cls.needs - set(get_args(Need))):
-            raise TypeError(f"{cls.__name__}.needs: {unknown[0]!r} is no Need; every shard would claim to have it")
 
     @property
     def effect(self) -> Effect:
@@ -216,7 +211,7 @@ class Moments(Pass[ColumnMoments]):
 class Extremes(Pass[F64]):
     """The smallest and the largest value of every column, (2, D)."""
 
-    needs = frozenset({"dense rows"})
+    needs = Need.DENSE
 
     def merge(self, one: F64, other: F64) -> F64:
         return np.stack([np.minimum(one[0], other[0]), np.maximum(one[1], other[1])])
@@ -226,7 +221,7 @@ class Extremes(Pass[F64]):
 class Project(Pass[Any]):
     """A shard of the rows' coordinates in a subspace, in memory; all per-row state is shared with this one."""
 
-    needs = frozenset({"rows in one place"})
+    needs = Need.ONE_PLACE
     subspace: Subspace
 
 
@@ -234,14 +229,14 @@ class Project(Pass[Any]):
 class Roots(Pass[Any]):
     """A shard of the square roots of the rows, signs kept, in memory; all per-row state is shared with this one."""
 
-    needs = frozenset({"rows in one place", "rows that stay", "rows on a CPU"})
+    needs = Need.ONE_PLACE | Need.STAY | Need.CPU
 
 
 @dataclass(frozen=True, eq=False)
 class PowerStep(Pass[F64]):
     """Σ w (x − origin) zᵀ, z the coordinates of x: the scatter matrix times the basis, (D, d)."""
 
-    needs = frozenset({"sparse rows"})
+    needs = Need.SPARSE
     subspace: Subspace
 
 
@@ -316,7 +311,7 @@ class Relabel(Change):
 
 # --- C-sized shards that are here ------------------------------------------------------------------------------------
 
-HERE: Needs = frozenset({"rows in one place", "rows that stay"})
+HERE = Need.ONE_PLACE | Need.STAY
 
 
 @dataclass(frozen=True, eq=False)
@@ -327,7 +322,7 @@ class CellSeeds(Pass[Index]):
     cells; −1 where a cell had no further distinct row of positive weight.
     """
 
-    needs = HERE | {"dense rows"}
+    needs = HERE | Need.DENSE
     starts: Index
     quotas: Index
     uniforms: F64
@@ -381,6 +376,6 @@ class RoughCells(Pass[CenterCells]):
     between; elsewhere `lloyd` takes them.
     """
 
-    needs = HERE | {"dense rows", "rows on a card"}
+    needs = HERE | Need.DENSE | Need.CARD
     middles: F64
     n_steps: int

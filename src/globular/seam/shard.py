@@ -87,21 +87,20 @@ class Shard(ABC):
     @property
     def passes_are_cheap(self) -> bool:
         """Whether a pass over the rows costs little beside what is done between passes, as on a card."""
-        return "rows on a CPU" in self.lacks and "rows that stay" not in self.lacks
-
-    def run(self, work: Pass[Result]) -> Result:
-        """Carry out a pass: change the per-row state as it declares, and return its result."""
-        if reason := self.why_not(type(work)):
-            raise UnsupportedPassError(f"{type(work).__name__} is not available here: {reason}")
-        return self._carry_out(work)
+        return Need.CPU in self.lacks and Need.STAY not in self.lacks
 
     @abstractmethod
-    def _carry_out(self, work: Pass[Result]) -> Result:
-        """`run`, for a pass whose needs are met."""
+    def run(self, work: Pass[Result]) -> Result:
+        """Carry out a pass: change the per-row state as it declares, and return its result."""
+
+    def _check(self, work: Pass[Any]) -> None:
+        """Refuse a pass whose needs are not met: what `run` begins with."""
+        if reason := self.why_not(type(work)):
+            raise UnsupportedPassError(f"{type(work).__name__} is not available here: {reason}")
 
     def why_not(self, kind: Any) -> str:
         """Why passes of a kind, or among a source of candidates, cannot be run here; empty if they can."""
-        return next((self.lacks[need] for need in sorted(kind.needs) if need in self.lacks), "")
+        return next((self.lacks[need] for need in kind.needs if need in self.lacks), "")
 
     @abstractmethod
     def take(self, indices: Index, what: RowValue = "rows") -> NDArray[Any]:

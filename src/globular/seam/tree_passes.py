@@ -16,7 +16,7 @@ from globular.model.chunks import BoundGap, ChunkGains, Chunks, Claims, NodeValu
 from globular.model.covariances import ScatterKind
 from globular.model.gaussian import GaussianParameters
 from globular.model.statistics import SoftStatistics
-from globular.seam.among import ALL, All, Neighbors
+from globular.seam.among import ALL, All, Need, Neighbors
 from globular.seam.passes import NO_EFFECT, Change, Effect, Names, Pass
 
 OPENING: Names = frozenset({"frontier", "cell members", "gains"})
@@ -31,7 +31,7 @@ class Plant(Pass[int]):
     while `scatter` and `leaf_size` do: planting again only resets the frontier.
     """
 
-    needs = frozenset({"dense rows", "rows on a CPU"})
+    needs = Need.DENSE | Need.CPU
     effect = Effect(OPENING | {"tree"}, afresh=True)
     scatter: ScatterKind
     leaf_size: int

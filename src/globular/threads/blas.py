@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import threading
 from collections.abc import Callable
-from functools import cache, partial, wraps
+from functools import cache, wraps
 from typing import Any, ParamSpec, TypeVar
 
 from threadpoolctl import ThreadpoolController
@@ -36,16 +36,16 @@ class _SingleThreadedBlas:
     def __call__(self, function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
         @wraps(function)
         def held(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
-            return self.run(partial(function, *args, **kwargs))
+            return self.run(function, *args, **kwargs)
 
         return held
 
-    def run(self, function: Callable[[], Result]) -> Result:
+    def run(self, function: Callable[Arguments, Result], *args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
         """Call a function once: to decorate it would take longer than a small pass."""
         stay = object()
         try:
             self._enter(stay)
-            result = function()
+            result = function(*args, **kwargs)
             self._leave(stay)
         except BaseException:
             inside = True

@@ -28,7 +28,7 @@ from globular.model.statistics import F64, I64
 from globular.seam.shard import Shard, answer
 from globular.threads import map_all
 
-DEEPEST = 0.65
+VALLEY_SHARE = 0.65
 """A valley is one that is lower than this share of the lower peak."""
 MISTAKEN = 0.045
 """Pairs are looked at if this share of the rows of one is taken for the other's."""
@@ -37,7 +37,7 @@ ALIKE = 0.2
 _ODD, _SURELY = 0.005, 3.0
 """Components are no Gaussians if their moments are off by more than so many standard deviations, and by this much per
 row: enough rows show that nothing is a Gaussian. (Parts of uniform, t(4) and gamma clusters have 0.02 to 0.08.)"""
-_MOST_ROWS, _FEWEST_ROWS, _MOST_SHARES = 50_000, 10_000, 2**25
+_MOST_SAMPLED, _FEWEST_ROWS, _MOST_SHARES = 50_000, 10_000, 2**25
 """Rows that are looked at: fewer where their responsibilities would be more numbers than this, but not below."""
 _ROWS_PER_COLUMN = 4
 """Components with fewer rows than that say nothing of their moments."""
@@ -92,7 +92,7 @@ def clusters_of(shard: Shard, mixture: GaussianParameters, smallest: float = 0.0
     None holds less weight than `smallest`, unless its rows could not be of another.
     """
     T = mixture.n_components
-    n = min(shard.n_rows, _MOST_ROWS, max(_FEWEST_ROWS, _MOST_SHARES // T))
+    n = min(shard.n_rows, _MOST_SAMPLED, max(_FEWEST_ROWS, _MOST_SHARES // T))
     index = evenly_spread_rows(shard.n_rows, n, np.random.default_rng(0))
     rows = np.asarray(shard.take(index), dtype=np.float64)
     weights = shard.take(index, "weights")
@@ -211,7 +211,7 @@ def has_valley(rows: F64, one: Part, other: Part, both: Part) -> bool:
     valley = int(inside[density[inside].argmin()])
     peak = float(min(density[: valley + 1].max(), density[valley:].max()))
     n_there = n * peak * 2 * np.sqrt(np.pi) * width  # rows that the height of the peak rests on
-    return float(density[valley]) < peak * (DEEPEST - 1.0 / np.sqrt(max(n_there, 1.0)))
+    return float(density[valley]) < peak * (VALLEY_SHARE - 1.0 / np.sqrt(max(n_there, 1.0)))
 
 
 def _smoothed(places: F64, weights: F64, grid: F64, width: float) -> NDArray[np.float64]:

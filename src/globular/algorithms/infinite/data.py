@@ -33,7 +33,7 @@ from globular.seam.tree_passes import (
 
 _MANY_ROWS = 50_000
 """With fewer rows than this cells are opened for proportionally less."""
-_MOST = 0.9
+_MADE_UP = 0.9
 """Share of what all cells would lower F by that those expanded have to make up."""
 _WORTHWHILE = 2
 """Cells look at C′ components where the mixture has more than this many times C′."""
@@ -264,7 +264,7 @@ class CellData(ActiveRowData):
         tol *= min(1.0, self.shard.n_rows / _MANY_ROWS)  # few rows can afford to be looked at closely
         if gains.total < tol * self.shard.total_weight:
             return 0
-        n_expanded = int(np.searchsorted(np.cumsum(gains.gains), _MOST * gains.gains.sum())) + 1
+        n_expanded = int(np.searchsorted(np.cumsum(gains.gains), _MADE_UP * gains.gains.sum())) + 1
         most = np.inf if self._options.C_prime is not None else self._options.most_cells * self.shard.n_rows
         fits = self.n_cells + n_expanded <= most
         if not fits and not thorough:

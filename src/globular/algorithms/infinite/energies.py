@@ -1,8 +1,8 @@
 """Free energies of many small mixtures at once, each on its share of the data, everything else fixed.
 
 Trials of splits and merges are many, and each is a few components on a few rows: one after the other the interpreter
-would do most of the work. Here the components of all of them lie one behind the other in `Moments`, so a step of all
-trials is one pass, and posteriors, sticks and divergences are those of one mixture of all components.
+would do most of the work. Here the components of all of them lie one behind the other in `ObservedMoments`: a step of
+all trials is one pass, and posteriors, sticks and divergences are those of one mixture of all components.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from globular.algorithms.mixtures.em import COLD
 from globular.model.covariances import FAMILIES
 from globular.model.dirichlet import StickPrior, sticks_of_groups
 from globular.model.groups import starts_of
-from globular.model.observations import ExpectedMixture, Moments, Prior
+from globular.model.observations import ExpectedMixture, ObservedMoments, Prior
 from globular.model.statistics import F64, I64, joined
 
 _PER_COMPONENT = "spherical", "diag", "full"
@@ -29,7 +29,7 @@ _PER_COMPONENT = "spherical", "diag", "full"
 class Groups:
     """Components one behind the other, of groups that each share what others hold."""
 
-    moments: Moments
+    moments: ObservedMoments
     bounds: I64
     """Those of group g are bounds[g] … bounds[g + 1] − 1."""
     seen: I64
@@ -40,7 +40,7 @@ class Groups:
     """What the components behind each of them hold, (G,)."""
 
     @classmethod
-    def of(cls, moments: list[Moments], seen: I64, before: I64, behind: F64) -> Groups:
+    def of(cls, moments: list[ObservedMoments], seen: I64, before: I64, behind: F64) -> Groups:
         """Of the components of every group."""
         return cls(joined(moments), starts_of([len(each) for each in moments]), seen, before, behind)
 
@@ -50,10 +50,10 @@ class Measured(NamedTuple):
 
     free_energies: F64
     """The terms of F that their components have a part in, (G,)."""
-    updated: Moments
+    updated: ObservedMoments
     """What the pass makes of the components, the largest of a group first."""
 
-    def each(self, groups: Groups) -> list[tuple[float, Moments]]:
+    def each(self, groups: Groups) -> list[tuple[float, ObservedMoments]]:
         """The same of every group."""
         parts = (self.updated.take(some) for some in _slices(groups.bounds))
         return list(zip(self.free_energies.tolist(), parts, strict=True))
@@ -75,9 +75,9 @@ class Energies:
         mixture = posterior.expected_mixture(sticks.log_weights)
         found = self.shares.e_step(mixture, bounds, groups.seen)
         of_parameters = np.add.reduceat(posterior.divergences(), bounds[:-1]) + sticks.divergences
-        return Measured(of_parameters - found.log_likelihoods, Moments.from_pass(mixture, found.parts))
+        return Measured(of_parameters - found.log_likelihoods, ObservedMoments.from_pass(mixture, found.parts))
 
-    def bisect(self, groups: Groups) -> list[Moments | None]:
+    def bisect(self, groups: Groups) -> list[ObservedMoments | None]:
         """Every component in two, either side of its mean along its principal component; None if one has no width."""
         bounds, means, metric = groups.bounds, groups.moments.means, self._prior.metric
         seen = self._by_column(groups)
@@ -86,7 +86,7 @@ class Energies:
         steps, variances = seen.kind.principal_steps(seen.scatter / counts, metric)
         narrowest = np.minimum.reduceat(variances, bounds[:-1])
         wide = np.flatnonzero(narrowest > 0)
-        halves: list[Moments | None] = [None] * len(narrowest)
+        halves: list[ObservedMoments | None] = [None] * len(narrowest)
         if not len(wide):
             return halves
         # every row goes to the closest of the points one standard deviation out
@@ -96,12 +96,12 @@ class Energies:
         cold = self._cold(means, np.repeat(COLD * narrowest[wide], sizes), metric)
         bounds = starts_of(sizes)
         found = self.shares.e_step(cold, bounds, groups.seen[wide])
-        updated = Moments.from_pass(cold, found.parts)
+        updated = ObservedMoments.from_pass(cold, found.parts)
         for g, some in zip(wide.tolist(), _slices(bounds), strict=True):
             halves[g] = updated.take(some)
         return halves
 
-    def _by_column(self, groups: Groups) -> Moments:
+    def _by_column(self, groups: Groups) -> ObservedMoments:
         """The same components with second moments that know columns apart, seen again where theirs do not."""
         moments, bounds = groups.moments, groups.bounds
         if moments.kind.by_column is moments.kind:
@@ -109,7 +109,7 @@ class Energies:
         least = np.minimum.reduceat(moments.scatter.ravel(), bounds[:-1])
         variances = np.repeat(np.maximum(least, 1e-300) * COLD, np.diff(bounds))
         closest = self._cold(moments.means, variances, np.ones(moments.means.shape[1]))
-        return Moments.from_pass(closest, self.shares.e_step(closest, bounds, groups.seen).parts)
+        return ObservedMoments.from_pass(closest, self.shares.e_step(closest, bounds, groups.seen).parts)
 
     def _cold(self, means: F64, scales: F64, metric: F64) -> ExpectedMixture:
         """Equal components, each with so much of the metric for its covariance."""

@@ -35,7 +35,7 @@ from globular.algorithms.seeding.common import TAKEN_NUMBERS, evenly_spread_rows
 from globular.algorithms.steps import Step
 from globular.model.gaussian import isotropic_mixture
 from globular.model.history import PART
-from globular.model.observations import Moments, Prior
+from globular.model.observations import ObservedMoments, Prior
 from globular.model.statistics import F64, I64
 from globular.seam.shard import Shard
 
@@ -56,7 +56,7 @@ WORTHWHILE = 3
 
 
 def infinite(
-    data: RowData, prior: Prior, start: Moments, options: InfiniteOptions, rng: np.random.Generator
+    data: RowData, prior: Prior, start: ObservedMoments, options: InfiniteOptions, rng: np.random.Generator
 ) -> Iterator[Step[Mixture]]:
     """Run from the components in `start`; one step per cycle. Only nested truncations grow."""
     run = PolishedRun(data, prior, options)
@@ -171,17 +171,17 @@ def _sow(
     return None
 
 
-def one_component(data: RowData, prior: Prior) -> Moments:
+def one_component(data: RowData, prior: Prior) -> ObservedMoments:
     """Step 1, T = 1: all rows in one component."""
     whole = one_gaussian(data.shard, prior.covariance_type)
-    return Moments.from_pass(whole, data.e_step(whole))
+    return ObservedMoments.from_pass(whole, data.e_step(whole))
 
 
-def components_at(data: RowData, means: F64, prior: Prior) -> Moments:
+def components_at(data: RowData, means: F64, prior: Prior) -> ObservedMoments:
     """Every row to its closest mean, by the E-step of a mixture so cold that it is hard: the start of BJ."""
     variance = float(data.shard.column_moments()[1].mean())
     cold = isotropic_mixture(means, max(_COLD * variance, 1e-300), prior.covariance_type)
-    return Moments.from_pass(cold, data.e_step(cold))
+    return ObservedMoments.from_pass(cold, data.e_step(cold))
 
 
 def _draw_candidates(state: State, options: InfiniteOptions, rng: np.random.Generator) -> I64:
@@ -248,5 +248,5 @@ def infinite_from_part(
         )
     found, fitted = step.model, step.model.tail.prior
     mixture = found.posterior.expected_mixture(found.sticks.log_weights)
-    start = Moments.from_pass(mixture, data.e_step(mixture))
+    start = ObservedMoments.from_pass(mixture, data.e_step(mixture))
     yield from infinite(data, fitted, start, replace(options, n_sown=0), rng)

@@ -14,13 +14,15 @@ from globular.algorithms.infinite.energies import Energies, Groups
 from globular.algorithms.infinite.splits import SplitRules
 from globular.algorithms.mixtures.moves import close_pairs
 from globular.model.groups import starts_of
-from globular.model.observations import Moments, Prior
+from globular.model.observations import ObservedMoments, Prior
 from globular.model.statistics import F64, I64
 
 Pair = tuple[int, int]
 
 
-def superfluous_pairs(shares: Shares, moments: Moments, behind: F64, prior: Prior, rules: SplitRules) -> list[Pair]:
+def superfluous_pairs(
+    shares: Shares, moments: ObservedMoments, behind: F64, prior: Prior, rules: SplitRules
+) -> list[Pair]:
     """Pairs whose split would not be worth it by the rules, those first that F rises least by; none shares a component.
 
     `shares` and `behind` are those of all components, see `try_splits`.
@@ -45,7 +47,7 @@ def superfluous_pairs(shares: Shares, moments: Moments, behind: F64, prior: Prio
     return pairs
 
 
-def _in_question(close: I64, moments: Moments, prior: Prior, gain: float) -> I64:
+def _in_question(close: I64, moments: ObservedMoments, prior: Prior, gain: float) -> I64:
     """The pairs without those of which it is plain that F would rise by more than a split has to gain."""
     if not len(close):
         return close
@@ -60,7 +62,7 @@ def _in_question(close: I64, moments: Moments, prior: Prior, gain: float) -> I64
     return close[~plain]
 
 
-def merge(moments: Moments, pairs: list[Pair]) -> Moments:
+def merge(moments: ObservedMoments, pairs: list[Pair]) -> ObservedMoments:
     """The components, those of a pair as one; merged ones last."""
     first, second = (list(side) for side in zip(*pairs, strict=True))
     stays = np.ones(len(moments), dtype=bool)
@@ -68,7 +70,7 @@ def merge(moments: Moments, pairs: list[Pair]) -> Moments:
     return moments.take(stays).join(moments.merged(first, second))
 
 
-def _close_pairs(moments: Moments) -> I64:
+def _close_pairs(moments: ObservedMoments) -> I64:
     """Every component with its closest others, by distances in units of their own variances; (n, 2), i < j."""
     counts = np.maximum(moments.counts, 1e-300)
     variances = np.maximum(moments.kind.diagonals(moments.scatter) / counts[:, None], 0.0)

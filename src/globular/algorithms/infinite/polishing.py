@@ -21,7 +21,7 @@ from globular.algorithms.seeding.common import evenly_spread_rows
 from globular.algorithms.steps import Step
 from globular.model.dirichlet import InfiniteMixture, StickPrior
 from globular.model.gaussian import GaussianParameters
-from globular.model.observations import Moments, Prior
+from globular.model.observations import ObservedMoments, Prior
 from globular.model.statistics import SoftStatistics
 from globular.seam.answers import Answer
 from globular.seam.mixture_passes import Expect
@@ -33,7 +33,7 @@ _STRENGTHS = 1.0, 0.3, 0.1, 0.03, 0.01
 """Shares of the fitted S₀ that are tried, as long as each is better than the one before."""
 _LEFT_OUT, _MOST_LEFT_OUT = 0.2, 4000
 """Share of the rows that are left out to tell which is best, and how many at most."""
-FEWEST_ROWS, _USUAL = 1000, 0.3
+FEWEST_POLISHED, _USUAL = 1000, 0.3
 """Of fewer rows those left out would tell nothing: then S₀ is as weak as usual, and there is no search."""
 _MOST_DENSITIES = 2**23
 """The search is done where a step of it takes no more densities."""
@@ -89,7 +89,7 @@ class PolishedRun(VariationalRun):
 
     def _after(self, state: State, predictive: GaussianParameters, statistics: SoftStatistics) -> State:
         """The state after the M-step that belongs to it, under the prior as it is."""
-        moments = Moments.from_pass(predictive, statistics)
+        moments = ObservedMoments.from_pass(predictive, statistics)
         return self._state(moments, 0.0, state.rejected_at, state.arrangement, state.F)
 
     def _weakened(self, state: State) -> tuple[State, float]:
@@ -109,7 +109,7 @@ class PolishedRun(VariationalRun):
             self._n_arrangements += 1
             statistics = self._data.e_step(step.model, self._n_arrangements)
             self._n_distances += step.n_distances + statistics.n_distances
-            moments = Moments.from_pass(step.model, statistics)
+            moments = ObservedMoments.from_pass(step.model, statistics)
             begun = self._state(moments, 0.0, np.zeros((T, 2)), self._n_arrangements, state.F)
             begun, chosen = self._settled(begun, fitted)
             if chosen.log_density > density + self._options.gain:
@@ -137,7 +137,7 @@ def searched_mixture(
 ) -> Iterator[Step[GaussianParameters]]:
     """Steps to a mixture of as many components as `GaussianMixture` would begin with; none where they would be dear."""
     n_rows = min(shard.n_rows, rows_of_part(shard, n_components, covariance_type))
-    if n_components < 2 or shard.n_rows < FEWEST_ROWS or n_rows * n_components > _MOST_DENSITIES:
+    if n_components < 2 or shard.n_rows < FEWEST_POLISHED or n_rows * n_components > _MOST_DENSITIES:
         return
     search = search_start(shard, n_components, covariance_type, EMOptions(tol=tol), rng)
     n_distances = 0
@@ -157,12 +157,14 @@ def best_strength(
     `found` are the statistics of all rows under `mixture`. Those of rows that are left out are taken away from them, so
     that it takes no other pass over all rows.
     """
-    if shard.n_rows < FEWEST_ROWS:
+    if shard.n_rows < FEWEST_POLISHED:
         return Strength(prior.weakened(_USUAL), -np.inf)
     n = min(math.ceil(_LEFT_OUT * shard.n_rows), _MOST_LEFT_OUT)
     index = evenly_spread_rows(shard.n_rows, n, np.random.default_rng(0))
     left_out = shard.local(shard.take(index), shard.take(index, "weights"))
-    rest = _difference(Moments.from_pass(mixture, found), Moments.from_pass(mixture, left_out.run(Expect(mixture))))
+    rest = _difference(
+        ObservedMoments.from_pass(mixture, found), ObservedMoments.from_pass(mixture, left_out.run(Expect(mixture)))
+    )
 
     def tried(share: float) -> Strength:
         weaker = prior.weakened(share)
@@ -178,12 +180,12 @@ def best_strength(
     return best
 
 
-def _difference(whole: Moments, part: Moments) -> Moments:
+def _difference(whole: ObservedMoments, part: ObservedMoments) -> ObservedMoments:
     """What is left of every component without a part of its rows."""
     counts, sums, scatter = (a - b for a, b in zip(whole.about(whole.means), part.about(whole.means), strict=True))
     counts = np.maximum(counts, 0.0)
     shifts = np.divide(sums, counts[:, None], out=np.zeros_like(sums), where=counts[:, None] > 0)
-    return Moments(counts, whole.means + shifts, scatter - whole.kind.outer(counts, shifts), whole.kind)
+    return ObservedMoments(counts, whole.means + shifts, scatter - whole.kind.outer(counts, shifts), whole.kind)
 
 
 def _predictive(state: State) -> GaussianParameters | None:

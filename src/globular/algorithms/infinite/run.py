@@ -22,7 +22,7 @@ from globular.algorithms.infinite.splits import SplitRules, Trial, try_splits
 from globular.algorithms.infinite.tree_partition import best_partition, hard_free_energy
 from globular.algorithms.steps import Step
 from globular.model.dirichlet import ONE_EACH, InfiniteMixture, StickPrior
-from globular.model.observations import Moments, Posterior, Prior
+from globular.model.observations import ObservedMoments, Posterior, Prior
 from globular.model.statistics import F64, I64
 from globular.threads import single_threaded_blas
 
@@ -37,7 +37,7 @@ _MANY_MORE = 2
 to pieces, and what is odd about a few of them splits see better."""
 _MERGED_ROWS = 1000
 """Rows of a component that trials of merges look at: a rise per row that counts is seen in so many."""
-_ROWS_PER_COLUMN = 2
+_COMPONENT_ROWS_PER_COLUMN = 2
 """Rows a column that components of another start hold in the mean, at least."""
 _REFINE_EVERY = 3
 """Cycles from one expansion of the tree to the next, as in the paper."""
@@ -82,7 +82,7 @@ class State:
     """A mixture between two passes."""
 
     mixture: Mixture
-    moments: Moments
+    moments: ObservedMoments
     """What the mixture was made from."""
     tail: float
     """Σ_n q(z_n > T)."""
@@ -114,13 +114,15 @@ class VariationalRun:
         self.refined = False
         """Whether the last cycles have changed the tree, so that free energies before and after do not compare."""
 
-    def arrange(self, moments: Moments, tail: float, rejected_at: F64) -> State:
+    def arrange(self, moments: ObservedMoments, tail: float, rejected_at: F64) -> State:
         """New components, or a new order of them: the largest first, which no other order betters (section 5)."""
         self._n_arrangements += 1
         order = np.arange(len(moments)) if self._options.closed else np.argsort(-moments.counts, kind="stable")
         return self._state(moments.take(order), tail, rejected_at[order], self._n_arrangements)
 
-    def _state(self, moments: Moments, tail: float, rejected_at: F64, arrangement: int, F: float = np.inf) -> State:
+    def _state(
+        self, moments: ObservedMoments, tail: float, rejected_at: F64, arrangement: int, F: float = np.inf
+    ) -> State:
         """The parameters that belong to these responsibilities (Eqs. 17 and 18)."""
         mixture = InfiniteMixture.update(self.prior, self._alpha, moments, tail, closed=self._options.closed)
         return State(mixture, moments, tail, rejected_at, arrangement, F)
@@ -173,7 +175,7 @@ class VariationalRun:
         statistics = self._data.e_step(local, state.arrangement)
         self._n_distances += statistics.n_distances
         F = state.mixture.free_energy(statistics.log_likelihood + self._row_constant)
-        moments, tail = Moments.from_pass(local, statistics), 0.0
+        moments, tail = ObservedMoments.from_pass(local, statistics), 0.0
         if not self._options.closed:
             tail = float(moments.counts[-1])
             moments = moments.take(slice(0, -1))
@@ -255,7 +257,7 @@ class VariationalRun:
         """Another start with so many times as many components (see `sowing`); None if there is room for no more."""
         options = self._options
         # fewer rows than that, and any covariance fits them
-        smallest = max(options.smallest, _ROWS_PER_COLUMN * self._data.shard.n_columns)
+        smallest = max(options.smallest, _COMPONENT_ROWS_PER_COLUMN * self._data.shard.n_columns)
         room = min(options.T_max, int(self.total_weight / smallest))
         n = min(n_times * state.mixture.T, room)
         unit = self.prior.expected_covariance()
@@ -311,7 +313,7 @@ class VariationalRun:
         if self._options.closed:  # as many components as before in the same order, the second of a pair empty
             first, second = np.transpose(pairs)
             left = state.moments.take(second)
-            moments = moments.join(Moments(0.0 * left.counts, left.means, 0.0 * left.scatter, left.kind))
+            moments = moments.join(ObservedMoments(0.0 * left.counts, left.means, 0.0 * left.scatter, left.kind))
             places = np.concatenate([np.delete(np.arange(len(moments)), np.ravel(pairs)), first, second])
             return self.arrange(moments.take(np.argsort(places)), state.tail, np.zeros_like(state.rejected_at))
         return self.arrange(moments, state.tail, np.concatenate([stays, merged]))

@@ -15,7 +15,7 @@ from globular.algorithms.kmeans.lloyd import SAMPLE_STEPS, TOLERANCE, KMeansOpti
 from globular.algorithms.seeding.common import evenly_spread_masses
 from globular.algorithms.seeding.named import draw_seeds
 from globular.algorithms.steps import last_step, result_of
-from globular.model.observations import Moments
+from globular.model.observations import ObservedMoments
 from globular.model.statistics import F64
 
 _ROWS, _ROWS_PER_MEAN = 5_000, 100
@@ -24,7 +24,7 @@ _ROWS, _ROWS_PER_MEAN = 5_000, 100
 
 def sow(
     data: RowData, unit: F64, covariance_type: str, n_means: int, arrangement: int, rng: np.random.Generator
-) -> Moments:
+) -> ObservedMoments:
     """What the clusters of k-means hold, every row in the closest; distances in units of the covariance `unit`."""
     shard = data.shard
     factor = np.linalg.cholesky(unit) if unit.ndim == 2 else np.diag(np.sqrt(unit))
@@ -35,4 +35,4 @@ def sow(
     seeds = result_of(draw_seeds(local, "auto", min(n_means, len(drawn)), rng)).centers
     means = last_step(lloyd(local, seeds, KMeansOptions(SAMPLE_STEPS, TOLERANCE))).model
     cold = cold_mixture(means @ factor.T, unit, covariance_type)
-    return Moments.from_pass(cold, data.e_step(cold, arrangement))
+    return ObservedMoments.from_pass(cold, data.e_step(cold, arrangement))

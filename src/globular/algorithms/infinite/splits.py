@@ -21,14 +21,14 @@ from globular.algorithms.steps import to_come
 from globular.model.covariances import FAMILIES, one_for_all
 from globular.model.dirichlet import StickPrior
 from globular.model.gaussian import GaussianParameters
-from globular.model.observations import Moments, Prior
+from globular.model.observations import ObservedMoments, Prior
 from globular.model.statistics import F64, I64
 
 _STEADY = 1e-3
 """Children have converged when F changes by less than this per unit of weight."""
 
 Question = Literal["free energy", "halves"]
-Asked = tuple[Question, Moments]
+Asked = tuple[Question, ObservedMoments]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -38,7 +38,7 @@ class Trial:
     component: int
     gain: float
     """By how much F falls; not positive where it rises."""
-    children: Moments
+    children: ObservedMoments
     """The children that it leaves."""
     n_distances: int
     n_seen: int
@@ -64,7 +64,7 @@ class SplitRules:
 
 
 def try_splits(
-    shares: Shares, components: I64, moments: Moments, behind: list[float], prior: Prior, rules: SplitRules
+    shares: Shares, components: I64, moments: ObservedMoments, behind: list[float], prior: Prior, rules: SplitRules
 ) -> list[Trial]:
     """A trial for each of the components, all of them side by side: what they ask for next is one pass.
 
@@ -79,7 +79,7 @@ def try_splits(
     ]
     answers: list[tuple[int, Any]] = [(number, None) for number in range(len(runs))]
     while answers:
-        asked: dict[Question, list[tuple[int, Moments]]] = {"free energy": [], "halves": []}
+        asked: dict[Question, list[tuple[int, ObservedMoments]]] = {"free energy": [], "halves": []}
         for number, answer in answers:
             try:
                 question, parts = runs[number].send(answer)
@@ -96,7 +96,7 @@ def try_splits(
     return [trials[number] for number in range(len(runs))]
 
 
-def _try_split(component: int, parent: Moments, n_seen: int, rules: SplitRules) -> Generator[Asked, Any, Trial]:
+def _try_split(component: int, parent: ObservedMoments, n_seen: int, rules: SplitRules) -> Generator[Asked, Any, Trial]:
     """Steps 2b and 2c: halves at the bisector, then updates of the children alone; asks for what it takes passes.
 
     Deviation: where two halves do not pay, the halves are halved again. A ring of clusters is worth its parts, but not

@@ -17,7 +17,7 @@ from globular.algorithms.infinite.data import RowData
 from globular.model.chunks import Chunks
 from globular.model.covariances import FAMILIES
 from globular.model.dirichlet import StickPrior, Sticks
-from globular.model.observations import Moments, Prior
+from globular.model.observations import ObservedMoments, Prior
 from globular.model.statistics import F64
 
 _FITTED = 256
@@ -43,7 +43,7 @@ class Worth:
 class TreePartition:
     """Components that share no row, and the prior that was fitted to them."""
 
-    moments: Moments
+    moments: ObservedMoments
     prior: Prior
 
 
@@ -76,13 +76,13 @@ def _nothing(nodes: Chunks) -> F64:
     return np.zeros(len(nodes))
 
 
-def _moments(nodes: Chunks, prior: Prior) -> Moments:
+def _moments(nodes: Chunks, prior: Prior) -> ObservedMoments:
     """Nodes as components."""
     kind = FAMILIES[prior.covariance_type].scatter
-    return Moments(nodes.weights, nodes.means, nodes.moments(kind), kind)
+    return ObservedMoments(nodes.weights, nodes.means, nodes.moments(kind), kind)
 
 
-def hard_free_energy(moments: Moments, prior: Prior, alpha: StickPrior) -> float:
+def hard_free_energy(moments: ObservedMoments, prior: Prior, alpha: StickPrior) -> float:
     """F of components that share no row."""
     sticks = Sticks.from_counts(alpha, -np.sort(-moments.counts))
     return float(-prior.update(moments).log_evidences().sum() - sticks.log_evidence() + sticks.shared_divergence)

@@ -26,7 +26,7 @@ REMEMBERED = 16
 """Centres that a row knows the distances of; larger = fewer rows ask all centres, for more memory."""
 ROUNDS = 2000
 """Most rounds of an auction, each with higher prices; larger = more rows find the cheapest place."""
-ROWS_AT_ONCE = 1 << 16
+PRICED_AT_ONCE = 1 << 16
 
 
 class Assignment:
@@ -126,8 +126,8 @@ class Assignment:
         square = np.take_along_axis(squares, place, axis=1)[:, 0]
         if near.shape[1] < len(prices):
             dear = np.flatnonzero(np.take_along_axis(costs, place, axis=1)[:, 0] > squares[:, -1])
-            for start in range(0, len(dear), ROWS_AT_ONCE):
-                part = dear[start : start + ROWS_AT_ONCE]
+            for start in range(0, len(dear), PRICED_AT_ONCE):
+                part = dear[start : start + PRICED_AT_ONCE]
                 wanted[part], square[part] = self._ask_all(rows[part], labels[part], prices)
         return wanted, square
 
@@ -166,8 +166,8 @@ class Assignment:
     def means(self, *, unit: bool) -> F64:
         """Means of the clusters, of unit length if `unit`; one without rows keeps its centre."""
         sums, counts = np.zeros_like(self.centers), self.sizes
-        for start in range(0, len(self.labels), ROWS_AT_ONCE):
-            part = slice(start, start + ROWS_AT_ONCE)
+        for start in range(0, len(self.labels), PRICED_AT_ONCE):
+            part = slice(start, start + PRICED_AT_ONCE)
             rows = np.arange(len(self.labels))[part]
             order = np.argsort(self.labels[part], kind="stable")
             weighted = np.asarray(self.shard.take(rows))[order] * self.weights[part][order, None]

@@ -28,8 +28,8 @@ from globular.model.statistics import F64
 from globular.seam.passes import AddSeeds
 from globular.seam.shard import Shard
 
-ROWS_PER_CLUSTER = 128
-FEWEST_ROWS, LEAST_PER_CLUSTER = (4096, 8192), 64
+PART_ROWS_PER_CLUSTER = 128
+FEWEST_PART_ROWS, LEAST_PER_CLUSTER = (4096, 8192), 64
 """Rows in all (from few columns to many), and per cluster, with which few clusters, whose swaps are tried out, can
 still be searched."""
 FIRST_SHARE, LAST_SHARE = 64, 8
@@ -46,7 +46,7 @@ where few clusters were searched to their end, which suits the part more than th
 
 def draw_part(shard: Shard, n_clusters: int, rng: np.random.Generator) -> Shard | None:
     """Enough rows for the clusters, beside the algorithm; None where that is too many, or hardly fewer than all."""
-    n = ROWS_PER_CLUSTER * n_clusters
+    n = PART_ROWS_PER_CLUSTER * n_clusters
     if shard.n_rows < TIMES_MORE_ROWS * n or n * shard.n_columns > TAKEN_NUMBERS:
         return None
     return draw_rows(shard, n, rng).of(shard)
@@ -78,8 +78,8 @@ def draw_parts(shard: Shard, n_clusters: int, rng: np.random.Generator) -> list[
 
 def rows_of_first_part(n_rows: int, n_columns: int, n_clusters: int) -> int:
     """Rows with which the search for few clusters begins; 0 where that would be hardly less than all."""
-    least = min(FEWEST_ROWS[1], max(FEWEST_ROWS[0], 256 * n_columns))
-    first = max(least, LEAST_PER_CLUSTER * n_clusters, min(n_rows // FIRST_SHARE, ROWS_PER_CLUSTER * n_clusters))
+    least = min(FEWEST_PART_ROWS[1], max(FEWEST_PART_ROWS[0], 256 * n_columns))
+    first = max(least, LEAST_PER_CLUSTER * n_clusters, min(n_rows // FIRST_SHARE, PART_ROWS_PER_CLUSTER * n_clusters))
     return first if n_rows >= max(TIMES_MORE_ROWS * least, TIMES_MORE_FOR_TRIALS * first) else 0
 
 

@@ -34,11 +34,11 @@ from globular.algorithms.kmeans.cells import draw_cells, group_centers
 from globular.algorithms.kmeans.centers import place_empty
 from globular.algorithms.kmeans.halves import count_halves, cut_in_halves, swap_halves
 from globular.algorithms.steps import Step
-from globular.model.columns import ColumnMeans
 from globular.model.groups import CenterGroups
 from globular.model.nested import Batch, Bounds, Candidates, NestedSearch, NestedStatistics
 from globular.model.statistics import F64
 from globular.model.votes import AnyVotes, ColumnVotes, Votes
+from globular.seam.among import Need
 from globular.seam.passes import AssignBatch, Relabel
 from globular.seam.shard import Shard
 
@@ -177,7 +177,7 @@ def first_votes(shard: Shard, centers: F64, options: NestedOptions, rng: np.rand
 
 def _no_votes(shard: Shard, centers: F64, options: NestedOptions) -> AnyVotes:
     """Sparse rows in memory vote column by column; cells, and centres of unit length, need them as rows."""
-    by_column = not shard.why_not(ColumnMeans) and options.n_probes == 0 and not options.unit_centers
+    by_column = Need.SPARSE not in shard.lacks and options.n_probes == 0 and not options.unit_centers
     if by_column and ColumnVotes.suit(centers):
         return ColumnVotes.none(centers, shard.n_threads)
     return Votes.none(centers)

@@ -53,7 +53,7 @@ PROBING_FROM = 500
 MOST_STARTS, CLUSTERS_STARTED, ROWS_PER_START = 8, 64, 32
 """Few clusters are seeded several times, 64 of them in all, or once for every 32 times that the rows of the part go
 into all rows, but two or three of them less often; the best start goes on."""
-ENDS_ALIKE, ALIKE = 3, 1e-4
+ENDS_ALIKE, SAME_ERROR = 3, 1e-4
 """Searches that end so often at the best error, but for this share of it, have found what there is to find."""
 
 Seeding = Callable[[Shard], Starting]
@@ -286,7 +286,7 @@ def _best_start(
             yield replace(shown, n_distances=step.n_distances, next_rows=part.n_rows)
         best = better
         ends.append(step.objective)
-        if trials is not None and sum(end <= (1.0 + ALIKE) * best.objective for end in ends) == ENDS_ALIKE:
+        if trials is not None and sum(end <= (1.0 + SAME_ERROR) * best.objective for end in ends) == ENDS_ALIKE:
             break
     assert best is not None
     return best

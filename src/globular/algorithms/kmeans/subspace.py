@@ -28,6 +28,7 @@ from globular.algorithms.steps import Step, numbered_from
 from globular.model.history import SEEDS
 from globular.model.statistics import F64, HardStatistics
 from globular.model.subspace import LEADING, Subspace, informative_subspace, orthonormal
+from globular.seam.among import Need
 from globular.seam.passes import PowerStep, Project, SumByLabel
 from globular.seam.shard import Shard
 
@@ -77,7 +78,7 @@ def enter_subspace(
     origin = np.zeros(D) if unit_centers else mean
     if not shard.why_not(PowerStep):
         subspace = _subspace_of_sparse_rows(shard, origin, n_clusters, rng)
-    elif "dense rows" in shard.lacks:  # sparse rows that are read anew
+    elif Need.DENSE in shard.lacks:  # sparse rows that are read anew
         return None
     else:
         n = min(SAMPLED_ROWS, shard.n_rows, max(1, SAMPLED_NUMBERS // D))

@@ -44,7 +44,7 @@ from globular.seam.shard import Shard
 
 SETTLED_GAIN = 1e-2
 """Iterations that come before swaps gain at least this share."""
-SAFETY = 1.2
+COST_SAFETY = 1.2
 """A gain must exceed the loss by this factor."""
 FIRST_TRUST = (0.5,) * 5
 """Shares of Zador's gain that newcomers are taken to be worth before any has been measured."""
@@ -191,7 +191,7 @@ class _Swaps:
         splits = _try_splits(self._shard, centers, statistics, self._rng)
         self.n_distances += splits.n_distances
         gains = np.maximum(splits.gains, trust * splits.zador_gains)
-        names, seats = matched_swaps(losses, nearest, gains, splits.owners, SAFETY)
+        names, seats = matched_swaps(losses, nearest, gains, splits.owners, COST_SAFETY)
         taken = np.flatnonzero(seats >= 0)
         # from here on single numbers are looked at, beside the algorithm
         losses, gains, by_cut, by_law = map(np.asarray, (losses, gains, splits.gains, splits.zador_gains))

@@ -20,11 +20,11 @@ from globular.seam.answers import Answer
 from globular.seam.mixture_passes import Expect
 from globular.seam.shard import Shard
 
-FEWEST_ROWS = 8192
+FEWEST_BATCH_ROWS = 8192
 """Rows that EM goes on with, and as many to judge it by."""
 _ROWS_PER_PARAMETER = 8
 _SHARE = 16
-"""More than `FEWEST_ROWS` are taken for many parameters only, and at most one of this many of the rows."""
+"""More than `FEWEST_BATCH_ROWS` are taken for many parameters only, and at most one of this many of the rows."""
 _NEAR = 0.1
 """Steps end where less than this share of what they have gained is to come."""
 
@@ -43,7 +43,7 @@ class LookAhead:
     """A sample of the rows, the same at every look."""
 
     def __init__(self, shard: Shard, n_parameters: int, rng: np.random.Generator) -> None:
-        n = max(FEWEST_ROWS, min(_ROWS_PER_PARAMETER * n_parameters, shard.n_rows // _SHARE))
+        n = max(FEWEST_BATCH_ROWS, min(_ROWS_PER_PARAMETER * n_parameters, shard.n_rows // _SHARE))
         if 2 * n >= shard.n_rows:
             self._rows = self._others = copied(shard)
             return

@@ -52,19 +52,19 @@ from globular.seam.shard import Shard
 from globular.seam.tree_passes import ExpectCells, Gains, Gap, OpenGaining, OpenRows, Plant, TakeCells
 
 CONVERGED = "the bound is within refine_tol of the log-likelihood"
-ENOUGH = "max_cells"
+ENOUGH_CELLS = "max_cells"
 STUCK = "opening cells gains nothing"
 POLISHED = "EM on single rows changed the log-likelihood by less than tol"
-ENDINGS = (CONVERGED, ENOUGH, STUCK, POLISHED)
+ENDINGS = (CONVERGED, ENOUGH_CELLS, STUCK, POLISHED)
 """Reasons to stop at which EM had settled."""
 Refinement = Literal["best_first", "batch"]
 Polishing = Literal["never", "needed", "always"]
 _POLISHED_AFTER: dict[Polishing, tuple[str, ...]] = {
     "never": (),
-    "needed": (ENOUGH, STUCK),
-    "always": (ENOUGH, STUCK, CONVERGED),
+    "needed": (ENOUGH_CELLS, STUCK),
+    "always": (ENOUGH_CELLS, STUCK, CONVERGED),
 }
-_LAST = 0.1
+_LAST_GAIN = 0.1
 """Where no more cells are opened EM goes on until F changes by less than this part of `tol`."""
 _AHEAD = 2.0
 """How many times `share` of the cells are opened at once for a mixture that stays as it is meanwhile."""
@@ -77,7 +77,7 @@ CELLS_PER_COMPONENT = 10
 """Cells that the tree is opened to at first, for every component."""
 GROWTH_CELLS_PER_COMPONENT = 100
 """The same for a mixture that is grown on them: on coarse cells it would settle into them and be slow to leave."""
-MOST_STARTS = 4
+MOST_DRAWS = 4
 """Starts that are tried on the first cells, the best of which is gone on with."""
 TRIAL_STEPS = 10
 """EM steps on the first cells after which starts are compared."""
@@ -182,7 +182,7 @@ def _start_on_cells(
     elif init == "random":
         found = start_at_random(local, C, family, EMOptions(reg_covar=limits.reg_covar), random_state)
     else:  # the best of several, each after some EM steps on the first cells, which cost next to nothing
-        n_starts = max(1, min(MOST_STARTS, DENSITIES_PER_ROW * shard.n_rows // (TRIAL_STEPS * local.n_rows * C)))
+        n_starts = max(1, min(MOST_DRAWS, DENSITIES_PER_ROW * shard.n_rows // (TRIAL_STEPS * local.n_rows * C)))
         starts = (start_from(result_of(MEANS_METHODS[init](local, C, rng))) for _ in range(n_starts))
         found = max(starts, key=bound) if n_starts > 1 else next(starts)
     return given.replace(found)
@@ -329,7 +329,7 @@ class _Cells:
     @property
     def tol(self) -> float:
         """Change of F per row below which EM has settled."""
-        return _LAST * self._options.tol if self._ending else self._options.tol
+        return _LAST_GAIN * self._options.tol if self._ending else self._options.tol
 
     def refine(self, mixture: GaussianParameters, bound: float) -> str:
         """Open some cells, go over to the rows, let EM settle for good on the last cells, or say why to stop."""
@@ -353,7 +353,7 @@ class _Cells:
     def _open_some(self, mixture: GaussianParameters) -> str:
         """Open the best cell, or the best share of them; or say why not."""
         if self.n_cells >= self._options.max_cells:
-            return ENOUGH
+            return ENOUGH_CELLS
         more = 1
         if self._options.refine == "batch":
             more = min(math.ceil(self._options.share * self.n_cells), self._options.max_cells - self.n_cells)

@@ -32,7 +32,7 @@ COLD = 1e-3
 """Share of the variance within clusters or components at which responsibilities are all but hard; smaller = harder."""
 STEPS_ON_PART = 50
 """Most steps of EM on a part of the rows, whose mixture is no more than a start; larger = closer to its end there."""
-SAMPLED_NUMBERS = 1 << 20
+VARIANCE_NUMBERS = 1 << 20
 """Most numbers of the rows that stand for all in an estimate of variances; larger = a closer estimate of wide rows."""
 
 
@@ -145,7 +145,7 @@ def start_from_means(shard: Shard, means: F64, covariance_type: str, options: EM
 
 def variance_within(shard: Shard, means: F64) -> float:
     """Variance of a column within the clusters of these means, from a sample of the rows."""
-    n = min(shard.n_rows, SAMPLED_ROWS, max(64, SAMPLED_NUMBERS // shard.n_columns))
+    n = min(shard.n_rows, SAMPLED_ROWS, max(64, VARIANCE_NUMBERS // shard.n_columns))
     masses = evenly_spread_masses(shard.total_weight, n, np.random.default_rng(0))
     sample = shard.local(shard.take(shard.locate(masses)))
     return sample.run(Assign(means, want="labels")).objective / (n * shard.n_columns)

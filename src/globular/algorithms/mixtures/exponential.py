@@ -34,14 +34,14 @@ from globular.seam.mixture_passes import ExpectLinear
 from globular.seam.passes import Assign, Roots, SumByLabel
 from globular.seam.shard import Shard, answer
 
-FEWEST_ROWS, ROWS_PER_COMPONENT = 4096, 256
+FEWEST_SEARCHED, PART_ROWS_PER_COMPONENT = 4096, 256
 """Least rows of the part, in all and for every component; larger = a better start, from more work."""
-KMEANS_STEPS = 100
+KMEANS_ITERATIONS = 100
 """Most steps of k-means for a start."""
 SWAPPED = (3, 64)
 """Numbers of components between which swaps are tried: fewer leave nothing to swap, and of many each start lacks as
 many as swaps one by one would mend."""
-SEEDINGS = {"kmeans": "auto", "k-means++": "k-means++", "random_from_data": "random"}
+SEEDING_NAMES = {"kmeans": "auto", "k-means++": "k-means++", "random_from_data": "random"}
 """Ways to start, and the seeding of each."""
 
 
@@ -115,10 +115,12 @@ def start_from_seeds(
 ) -> ExponentialMixture:
     """Every row to its closest seed, or to its cluster of k-means, then an M-step."""
     seen: Shard = part.run(Roots()) if family.by_roots and not part.why_not(Roots) else part
-    seed = partial(draw_seeds, name=SEEDINGS[method], n_clusters=n_components, rng=rng, unit_centers=family.unit_rows)
+    seed = partial(
+        draw_seeds, name=SEEDING_NAMES[method], n_clusters=n_components, rng=rng, unit_centers=family.unit_rows
+    )
     if method == "kmeans":
         tol = TOLERANCE * float(seen.column_moments()[1].mean())
-        how = PipelineOptions(n_components, max_iter=KMEANS_STEPS, tol=tol, unit_centers=family.unit_rows)
+        how = PipelineOptions(n_components, max_iter=KMEANS_ITERATIONS, tol=tol, unit_centers=family.unit_rows)
         centers = last_step(kmeans(seen, seed, how, np.random.RandomState(int(rng.integers(2**31))))).lifted()
     else:
         centers = result_of(seed(seen)).centers
@@ -146,7 +148,7 @@ def pseudo_rows(shard: Shard, family: type[ExponentialMixture], smoothing: float
 
 def _draw_part(shard: Shard, n_components: int, rng: np.random.Generator) -> Any:
     """Rows enough for the components, in memory; all rows where that would be most of them."""
-    n = max(FEWEST_ROWS, ROWS_PER_COMPONENT * n_components)
+    n = max(FEWEST_SEARCHED, PART_ROWS_PER_COMPONENT * n_components)
     if shard.n_rows < TIMES_MORE_ROWS * n and not shard.why_not(Roots):
         return shard
     n = min(n, shard.n_rows)

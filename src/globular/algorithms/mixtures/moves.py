@@ -25,7 +25,7 @@ from globular.algorithms.search import Change, Prospects, search
 from globular.algorithms.steps import Step
 from globular.model.covariances import CentralMoments
 from globular.model.gaussian import GaussianParameters, m_step
-from globular.model.observations import Moments
+from globular.model.observations import ObservedMoments
 from globular.model.statistics import F64, I64, SoftStatistics
 from globular.seam.mixture_passes import Expect, ExpectWithin, LabelByDensity
 from globular.seam.shard import Shard
@@ -77,7 +77,7 @@ class GaussianProspects(Prospects[GaussianParameters]):
         rows = 4.0 * (1.0 + family.n_parameters(1, mixture.n_features) / mixture.n_features)
         self._least_share = 0.0 if family.tied else rows / shard.n_rows
         self._mixture = mixture
-        self._moments = Moments.from_pass(mixture, found)
+        self._moments = ObservedMoments.from_pass(mixture, found)
         self.objective = found.log_likelihood
         self._cut(shard, rng)
         self._pair()
@@ -96,7 +96,7 @@ class GaussianProspects(Prospects[GaussianParameters]):
         )
         for _ in range(CUTS):
             found = shard.run(ExpectWithin(halves, 2))
-            own = Moments.from_pass(halves, found.parts)
+            own = ObservedMoments.from_pass(halves, found.parts)
             halves = m_step(halves, found.parts, self._limits)
             if mixture.family.tied:
                 halves = replace(halves, covariances=mixture.covariances)
@@ -119,7 +119,7 @@ class GaussianProspects(Prospects[GaussianParameters]):
         thin = moments.counts < self._least_share * self._total_weight
         self.losses = np.where(thin[a] | thin[b], 0.0, own[a] + own[b] - together)
 
-    def fitted(self, moments: Moments) -> GaussianParameters:
+    def fitted(self, moments: ObservedMoments) -> GaussianParameters:
         """Gaussians with these moments, their weights those of a mixture of all rows; a tied covariance stays."""
         mixture = self._mixture
         covariances = mixture.covariances
@@ -185,13 +185,13 @@ class GaussianProspects(Prospects[GaussianParameters]):
         return GaussianParameters(weights / weights.sum(), means, covariances, mixture.covariance_type)
 
 
-def _log_likelihoods(gaussians: GaussianParameters, moments: Moments) -> F64:
+def _log_likelihoods(gaussians: GaussianParameters, moments: ObservedMoments) -> F64:
     """Σ w log π_c N(x; μ_c, Σ_c) of rows with these moments, about the same means, (C,)."""
     squares = gaussians.each(gaussians.precisions) * moments.scatter
     return moments.counts * gaussians.log_constants - 0.5 * squares.reshape(len(moments), -1).sum(axis=1)
 
 
-def _long_steps(moments: Moments, rng: np.random.Generator) -> F64:
+def _long_steps(moments: ObservedMoments, rng: np.random.Generator) -> F64:
     """For every component a step of one standard deviation in a direction in which it is long, (C, D)."""
     steps = rng.standard_normal(moments.means.shape)
     for _ in range(3):  # a random step times a power of the covariance points where the component is long

@@ -38,6 +38,7 @@ from globular.algorithms.steps import Finding, Run, Step, mapped, to_come
 from globular.model.gaussian import GaussianParameters, isotropic_mixture
 from globular.model.nested import Batch
 from globular.model.statistics import SoftStatistics
+from globular.seam.among import Need
 from globular.seam.shard import Shard
 
 ENOUGH = "more rows would change the log-likelihood by less than EM leaves at this tol"
@@ -153,7 +154,7 @@ def is_whole(size: int, n_rows: int) -> bool:
 
 def _rows_of(shard: Shard, batch: Batch) -> Shard:
     """The rows of a batch; all rows where they are most, or more than may be taken from where they lie."""
-    elsewhere = {"rows that stay", "rows in one place"} & shard.lacks.keys()
+    elsewhere = {Need.STAY, Need.ONE_PLACE} & shard.lacks.keys()
     if is_whole(batch.size, batch.n_rows) or (elsewhere and batch.size * shard.n_columns > TAKEN_NUMBERS):
         return shard
     part = shard.subset(batch.rows(shard.n_rows))

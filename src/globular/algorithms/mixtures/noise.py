@@ -26,7 +26,7 @@ from globular.seam.answers import Nearest
 from globular.seam.passes import Extremes, Index
 from globular.seam.shard import Shard, answer
 
-N_NEIGHBORS = 10
+DENSITY_NEIGHBORS = 10
 """K: the neighbour whose distance tells the density."""
 SHARES = (0.01, 0.5)
 """Least and most of all rows that start as noise, as a share of them; EM finds the right one."""
@@ -72,10 +72,12 @@ def dense_rows(part: Shard, noise: Noise) -> Index:
     is at most that of a ball in the m widest columns by the widths of the others, whatever m is.
     """
     n, D = part.n_rows, part.n_columns
-    if n <= N_NEIGHBORS:
+    if n <= DENSITY_NEIGHBORS:
         return np.arange(n)
     rows = part.take(np.arange(n))
-    squares = answer(part, Nearest(rows, N_NEIGHBORS + 1), "nearest")["square"][:, -1]  # the closest is the row itself
+    squares = answer(part, Nearest(rows, DENSITY_NEIGHBORS + 1), "nearest")["square"][
+        :, -1
+    ]  # the closest is the row itself
     log_widths = np.sort(np.log(noise.widths))
     log_volumes = np.full(n, -noise.log_density)
     with np.errstate(divide="ignore"):
@@ -83,7 +85,7 @@ def dense_rows(part: Shard, noise: Noise) -> Index:
     for m in range(1, D + 1):
         log_ball = 0.5 * m * (log(pi) + log_squares) - lgamma(0.5 * m + 1.0)
         np.minimum(log_volumes, log_ball + log_widths[: D - m].sum(), out=log_volumes)
-    return np.flatnonzero(log(N_NEIGHBORS) - log_volumes > log(n) + noise.log_density)
+    return np.flatnonzero(log(DENSITY_NEIGHBORS) - log_volumes > log(n) + noise.log_density)
 
 
 def with_noise(mixture: GaussianParameters, noise: Noise) -> GaussianParameters:

@@ -61,7 +61,7 @@ STEPS_OVER_ALL_ROWS = 30
 STEPS_PER_STEP, COMPONENTS_PER_STEP = 1.25, 5
 """Of the time that the EM before it would take over all rows, the search takes so many times as much, or the number of
 components by this, if that is more: where EM takes few steps k-means has found everything."""
-SETTLED, SETTLED_ON_ALL_ROWS = 2, 5
+SETTLED_COMPONENTS, SETTLED_ON_ALL_ROWS = 2, 5
 """Numbers of components up to which k-means leaves nothing to move; and, where all rows are searched, too little to pay
 for the EM before it."""
 STEPS_OF_MOVES, STEPS_PER_COMPONENT = 8, 4
@@ -93,7 +93,7 @@ def search_start(
     whole, variance = part.n_rows == shard.n_rows, float(shard.column_moments()[1].mean())
     max_steps = min(max_steps, STEPS_OF_MOVES + STEPS_PER_COMPONENT * n_components)
     max_steps = min(max_steps, ROUGH_STEPS) if rough else max_steps
-    if n_components <= (SETTLED_ON_ALL_ROWS if whole else SETTLED):
+    if n_components <= (SETTLED_ON_ALL_ROWS if whole else SETTLED_COMPONENTS):
         max_steps = 0
     centers = yield from _kmeans(part, n_components, variance, rng)
     if options.max_iter == 0 or (whole and max_steps < SHORTEST):

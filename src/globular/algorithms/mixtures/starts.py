@@ -46,7 +46,7 @@ MEANS_METHODS: dict[str, Callable[[Shard, int, np.random.Generator], Seeds]] = {
     "k-means++": SEEDINGS["k-means++"],
     "random_from_data": seeding.random,
 }
-STARTS = ("random", *MEANS_METHODS)
+MIXTURE_STARTS = ("random", *MEANS_METHODS)
 
 
 @dataclass(frozen=True, slots=True)

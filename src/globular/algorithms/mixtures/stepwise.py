@@ -72,7 +72,7 @@ class StepwiseResult:
 
 
 @dataclass(frozen=True, slots=True)
-class Candidates:
+class BatchCandidates:
     """How rows find the few components that they look at."""
 
     n: int
@@ -82,7 +82,7 @@ class Candidates:
 
 
 def one_batch(
-    shard: Shard, before: Learned, options: EMOptions, among: Candidates | None = None, kappa: float = KAPPA
+    shard: Shard, before: Learned, options: EMOptions, among: BatchCandidates | None = None, kappa: float = KAPPA
 ) -> StepwiseResult:
     """An E-step on the batch, exact or among a few components of each row, and an M-step from all so far."""
     found = _expect(shard, before.mixture, among)
@@ -105,7 +105,7 @@ def one_batch(
     return StepwiseResult(Learned(mixture, statistics.counts * unit), bound, found.n_distances)
 
 
-def _expect(shard: Shard, mixture: GaussianParameters, among: Candidates | None) -> SoftStatistics:
+def _expect(shard: Shard, mixture: GaussianParameters, among: BatchCandidates | None) -> SoftStatistics:
     """Sums about the means of the mixture, as arrays of NumPy wherever the rows lie."""
     n_distances = 0
     if among is None:

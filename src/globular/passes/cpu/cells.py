@@ -22,7 +22,7 @@ from globular.model.groups import group_by
 from globular.model.statistics import F64, Floats
 from globular.passes.cpu.engine.decide import STATE, TILE, insert, lower_block, lower_few_columns
 from globular.passes.cpu.engine.rows import squared_distance
-from globular.passes.cpu.engine.score import Centers, Visit, Workspace, score_block
+from globular.passes.cpu.engine.score import ScoredCenters, Visit, Workspace, score_block
 from globular.passes.cpu.grouped import ROWS_PER_TASK
 from globular.passes.cpu.rows import CSRRows, KernelRows, in_place, on_rows, on_tasks, picked_in_place
 from globular.passes.cpu.shard import CpuShard
@@ -42,7 +42,7 @@ SECONDS_PER_ROW = 1e-7
 """Of a row and the centres of a cell, about: in 2 columns it is 0.08 µs, in 32 it is 0.3."""
 THIN = 8
 """Columns up to which rows are multiplied by our own kernel: BLAS would mostly pack and unpack."""
-NUMBERS_AT_ONCE = 1 << 14
+PREPARED_AT_ONCE = 1 << 14
 """Numbers of centres that a thread takes at once."""
 AS_THEY_ARE = np.empty(0, dtype=np.intp)
 """An order of centres."""
@@ -89,7 +89,7 @@ def prepared(
     """‖m‖² of the centres; ‖m − offset‖² and factor · (m − offset) in the order of `members`, in another precision."""
     norms, score_norms, factors = np.empty(len(centers)), np.empty(len(centers), dtype), np.empty(centers.shape, dtype)
     (C, D), queue = centers.shape, new_queue()
-    size = 1 + NUMBERS_AT_ONCE // max(1, D)
+    size = 1 + PREPARED_AT_ONCE // max(1, D)
     threads = worth_waking(min(n_threads, -(-C // size)), SECONDS_PER_NUMBER * C * D)
     share_kernel(
         lambda: prepare_centers(queue, size, centers, members, offset, factor, norms, score_norms, factors), queue,
@@ -332,7 +332,7 @@ class CellProduct:
         across = 1 if few else 2 if at_once else 0
         norms, score_norms, factors = prepared(centers, -2.0, self._dtype, shard.n_threads, members, shard.origin)
         factors = cast(Floats, np.ascontiguousarray(factors.T) if across else factors)
-        self.centers = Centers(
+        self.centers = ScoredCenters(
             starts, members, factors, score_norms, centers, norms, base, across, float(info.eps) / 2, float(info.tiny)
         )
         self._largest = int(np.diff(starts).max(initial=1))

@@ -28,7 +28,7 @@ from globular.model.statistics import F64, I64
 from globular.passes.cpu.cells import CellProduct, new_workspace
 from globular.passes.cpu.engine.decide import TILE, lower_block, scores_may_overflow
 from globular.passes.cpu.engine.rows import CANCELLED, distance_by_columns, row_length
-from globular.passes.cpu.engine.score import Centers, score_block
+from globular.passes.cpu.engine.score import ScoredCenters, score_block
 from globular.passes.cpu.rows import CSRRows, KernelRows, can_be_indexed, gather_rows
 from globular.passes.cpu.shard import CpuShard
 from globular.passes.host import GATHERED_AT_ONCE, NO_NUMBERS, ROWS_PER_PRODUCT
@@ -43,11 +43,11 @@ BYTES_AT_ONCE = 2**24
 """Most bytes of rows that are brought together, where rows have to be converted; larger = more memory."""
 ROWS_PER_SEARCH = 64
 """Rows that a thread searches in one go; rows are brought together in a multiple of it."""
-LEAST_ROWS = 256
+ROWS_PER_THREAD = 256
 """Rows to look at for which another thread is worth waking."""
 SAFETY = 2.0**-22
 """Share by which stored bounds give way to the rounding of float32."""
-TINY, LARGEST = 2.0**-126, 2.0**127  # within these, float32 rounds with a relative error below the safety
+SMALLEST_NORMAL, LARGEST = 2.0**-126, 2.0**127  # within these, float32 rounds with a relative error below the safety
 
 
 class BatchRows(NamedTuple):
@@ -113,7 +113,7 @@ class RowProducts(NamedTuple):
 class ScoreCenters(NamedTuple):
     """Centres ready to be scored, all in one cell."""
 
-    centers: Any  # `engine.score.Centers`; for CSR rows its factors are (D, ≥ C): the centres column by column
+    centers: Any  # `engine.score.ScoredCenters`; for CSR rows its factors are (D, ≥ C): the centres column by column
     factors: Any  # (C,) of those columns; for dense rows empty
     offset: Any  # (D,) or empty
     longest: float  # no less than the largest ‖m − offset‖
@@ -138,13 +138,13 @@ class ScoreBlock(NamedTuple):
 @inline
 def stored_lower(bound: float, drift: float) -> Any:
     """A lower bound as it is kept: relative to the drift, rounded down."""
-    return np.float32(min(bound + drift, LARGEST) * (1.0 - SAFETY) - TINY)
+    return np.float32(min(bound + drift, LARGEST) * (1.0 - SAFETY) - SMALLEST_NORMAL)
 
 
 @inline
 def stored_upper(bound: float, drift: float) -> Any:
     """An upper bound as it is kept: relative to the drift, rounded up."""
-    return np.float32(max(bound - drift, -LARGEST) + (bound + drift) * SAFETY + TINY)
+    return np.float32(max(bound - drift, -LARGEST) + (bound + drift) * SAFETY + SMALLEST_NORMAL)
 
 
 @inline
@@ -334,7 +334,7 @@ def on_positions(
     if can_be_indexed(shard.rows):
         queue, rows = new_queue(), shard.rows.kernel_rows(0, shard.n_rows)
         some = BatchRows(positions, rows, NO_NUMBERS, batch, shard.scales, labels)
-        share_kernel(lambda: work(queue, some, slice(0, n)), queue, min(shard.n_threads, 1 + n // LEAST_ROWS))
+        share_kernel(lambda: work(queue, some, slice(0, n)), queue, min(shard.n_threads, 1 + n // ROWS_PER_THREAD))
         return
 
     def gathered(span: tuple[int, int]) -> None:
@@ -402,10 +402,10 @@ def _dense(shard: CpuShard, centers: F64) -> ScoreCenters:
 def _by_columns(means: ColumnMeans) -> ScoreCenters:
     norms, none, nobody = means.norms, np.empty(0), np.empty(0, dtype=np.int64)
     longest, slack = float(np.sqrt(norms.max())), means.norm_share * float(norms.max())
-    centers = Centers(nobody, nobody, means.places, norms, np.empty((0, 0)), none, 0, 1, 2.0**-53, 2.0**-1022)
+    centers = ScoredCenters(nobody, nobody, means.places, norms, np.empty((0, 0)), none, 0, 1, 2.0**-53, 2.0**-1022)
     return ScoreCenters(centers, means.factors, none, longest, slack)
 
 
 def _rows_per_block(n_rows: int, width: int) -> int:
     """Fewer for a small batch, so that there is a block for every thread; threads play no part."""
-    return min(ROWS_PER_PRODUCT, max(16, SCORES_PER_BLOCK // width), max(LEAST_ROWS // 2, n_rows // BLOCKS))
+    return min(ROWS_PER_PRODUCT, max(16, SCORES_PER_BLOCK // width), max(ROWS_PER_THREAD // 2, n_rows // BLOCKS))

@@ -19,7 +19,7 @@ from globular.jit import Queue, kernel, new_queue, share_kernel, take_number
 from globular.model.statistics import F64, Floats
 from globular.passes.cpu.engine.rows import row_length
 from globular.passes.host import ROWS_AT_ONCE
-from globular.threads import SECONDS_PER_LOOK, even_ranges, on_all_threads, run_all, worth_waking
+from globular.threads import SECONDS_PER_LOOK, even_ranges, on_all_threads, run_all, single_threaded_blas, worth_waking
 
 Number = TypeVar("Number", bound=np.generic)
 KernelRows: TypeAlias = tuple[Any, ...]
@@ -270,8 +270,11 @@ def on_spans(
     n = rows.shape[0]
     spans = even_ranges(n, length)
     if can_be_indexed(rows):
-        queue, everyone, threads = new_queue(), rows.kernel_rows(0, n), max(1, min(n_threads, len(spans)))
-        share_kernel(lambda: work(queue, everyone, slice(0, n), slice(None)), queue, threads, calls_blas=calls_blas)
+        queue, everyone = new_queue(max(1, min(n_threads, len(spans)))), rows.kernel_rows(0, n)
+        if calls_blas:
+            single_threaded_blas.run(work, queue, everyone, slice(0, n), slice(None))
+        else:
+            work(queue, everyone, slice(0, n), slice(None))
         return
 
     def converted(s: int) -> None:

@@ -16,7 +16,7 @@ from globular.jit import Queue, kernel, take_number
 from globular.jit.tiles import ROWS, line_tile, tile_for
 from globular.model.columns import aligned_zeros
 from globular.model.statistics import F64
-from globular.passes.cpu.engine.label import CENTER_CHUNK, STRETCH, Block, Bound, Given, Nominees
+from globular.passes.cpu.engine.label import CENTER_CHUNK, STRETCH, Bound, Given, LabelBlock, Nominees
 from globular.passes.cpu.rows import CSRRows
 from globular.passes.cpu.shard import CpuShard
 
@@ -196,7 +196,7 @@ class Settled:
         )  # fmt: skip
         self.sums, self.counts, self.peaks = np.zeros((C, D)), np.zeros(C), np.zeros(C)
         self.shifts = np.empty(C, dtype=np.float32)
-        self._blocks: list[Block] = []
+        self._blocks: list[LabelBlock] = []
         self._span_sums = np.empty((0, C, D)), np.empty((0, C))
         self.n_moved, self.cancels = -1, False
         if self.is_known:  # else they are zero, and each thread is the first to touch its part of them
@@ -229,7 +229,7 @@ class Settled:
         self.sums, self.counts, self.peaks = sums, counts, counts.copy()
 
     @contextmanager
-    def block(self) -> Iterator[Block]:
+    def block(self) -> Iterator[LabelBlock]:
         """Scratch memory for one thread; the size of a block changes no result."""
         try:
             block = self._blocks.pop()
@@ -238,11 +238,11 @@ class Settled:
         yield block
         self._blocks.append(block)
 
-    def _new_block(self) -> Block:
+    def _new_block(self) -> LabelBlock:
         n, D, dtype = ROWS_PER_BLOCK + ROWS, self.sums.shape[1], self.dtype
         is_copied = len(self.given.scales) or len(self.given.offset)
         copies = np.empty((n if is_copied and not self.across else 0, D), dtype=dtype)
-        return Block(
+        return LabelBlock(
             np.empty(n + STRETCH, dtype=np.int64), copies, np.empty(n, dtype=np.int64), np.empty(n, dtype=dtype),
             np.empty((2, n), dtype=dtype), np.empty((2, n), dtype=dtype), np.empty(n, dtype=np.int32),
             np.empty(n, dtype=np.float32), np.empty(n, dtype=np.int32), np.empty(ROWS_PER_BLOCK),

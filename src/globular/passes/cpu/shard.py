@@ -27,7 +27,7 @@ Kept = TypeVar("Kept")
 
 SPARSE = "X is sparse and this model needs dense rows"
 DENSE = "the rows are dense"
-HERE = "the rows lie in the memory of the host"
+ON_HOST = "the rows lie in the memory of the host"
 
 
 class CpuShard(HostShard):
@@ -100,8 +100,8 @@ class CpuShard(HostShard):
     @property
     def lacks(self) -> Mapping[Need, str]:
         return {
-            "rows on a card": HERE,
-            **({"dense rows": SPARSE} if isinstance(self.rows, CSRRows) else {"sparse rows": DENSE}),
+            Need.CARD: ON_HOST,
+            **({Need.DENSE: SPARSE} if isinstance(self.rows, CSRRows) else {Need.SPARSE: DENSE}),
         }
 
     def recall(self, kind: type[Kept]) -> Kept | None:
@@ -191,7 +191,7 @@ class BlockShard(HostShard):
 
     @property
     def lacks(self) -> Mapping[Need, str]:
-        return {"sparse rows": DENSE, "rows on a card": HERE}
+        return {Need.SPARSE: DENSE, Need.CARD: ON_HOST}
 
     @property
     def dtype(self) -> np.dtype:

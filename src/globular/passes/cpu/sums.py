@@ -23,7 +23,7 @@ from globular.threads import SECONDS_PER_NUMBER, SECONDS_PER_PAIR, worth_waking
 
 ROWS_PER_RUN = 16384
 """Longest run of rows that one task sums; longer clusters are cut, and the pieces added in order."""
-SPANS = 64
+SUMMED_SPANS = 64
 """Most spans of rows that have sums of their own."""
 
 
@@ -180,7 +180,7 @@ def is_few(shard: CpuShard, n_clusters: int) -> bool:
 
 def span_length(n_rows: int, n_clusters: int) -> int:
     """Rows of such a span."""
-    return max(ROWS_PER_RUN, 8 * n_clusters, -(-n_rows // SPANS))
+    return max(ROWS_PER_RUN, 8 * n_clusters, -(-n_rows // SUMMED_SPANS))
 
 
 def _sums_by_span(shard: CpuShard, n_clusters: int) -> tuple[F64, F64]:

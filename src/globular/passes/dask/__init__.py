@@ -7,7 +7,7 @@ import sys
 from dataclasses import replace
 from typing import Any
 
-from globular.data.open import Given
+from globular.data.open import GivenRows
 from globular.errors import MissingExtraError
 from globular.machine import physical_memory
 from globular.model.statistics import F64
@@ -34,13 +34,19 @@ def current_client() -> Any | None:
         return None
 
 
-def are_on_workers(given: Given) -> bool:
+def are_on_workers(given: GivenRows) -> bool:
     """Whether the rows are for Dask workers: a collection, or files where there is a client whose workers read them."""
     return given.kind == "collection" or (given.kind == "files" and current_client() is not None)
 
 
 def open_on_workers(
-    given: Given, weights: F64 | None, weight_collection: Any, *, unit_rows: bool, labelled: bool, n_threads: int | None
+    given: GivenRows,
+    weights: F64 | None,
+    weight_collection: Any,
+    *,
+    unit_rows: bool,
+    labelled: bool,
+    n_threads: int | None,
 ) -> DaskShard:
     """Put a shard over a collection or over files; weights are a collection as well, an array, or None."""
     client = _require_client()

@@ -85,14 +85,14 @@ def _pickler() -> type:
     class Pickler(cloudpickle.Pickler):
         def reducer_override(self, obj: Any) -> Any:
             if isinstance(obj, GaussianParameters):
-                name = _NAMES.setdefault(obj, uuid.uuid4().hex)
+                name = _MIXTURE_NAMES.setdefault(obj, uuid.uuid4().hex)
                 return same_mixture, (name, type(obj), vars(obj))
             return super().reducer_override(obj)
 
     return Pickler
 
 
-_NAMES: WeakKeyDictionary[GaussianParameters, str] = WeakKeyDictionary()
+_MIXTURE_NAMES: WeakKeyDictionary[GaussianParameters, str] = WeakKeyDictionary()
 """The names of mixtures that were sent."""
 _MIXTURES: WeakValueDictionary[str, GaussianParameters] = WeakValueDictionary()
 """Mixtures that arrived here, by their names."""
@@ -232,7 +232,7 @@ _LASTING: Names = frozenset({"tree", "frontier", "gains", "cut", "pairs"})
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class StateChange:
     """A change of the state."""
 
     work: Work
@@ -252,7 +252,7 @@ class Log:
         self.n_changes = 0
         self.is_cut = False
         """Whether changes that mattered had to go."""
-        self.changes: list[Change] = []
+        self.changes: list[StateChange] = []
         self.gains: Gains | None = None
         """The pass whose gains parts remember."""
         self._most_openings = SNAPSHOT_EVERY
@@ -267,9 +267,9 @@ class Log:
             if self.gains is not None and work.one.continues(self.gains):  # gains of cells that are known stay
                 effect = replace(effect, afresh=False)
             self.gains = work.one
-        self._add(Change(work, effect))
+        self._add(StateChange(work, effect))
 
-    def _add(self, change: Change) -> None:
+    def _add(self, change: StateChange) -> None:
         # thinned out before it is added: who makes this change may need the state before it once more
         self.changes = [*still_needed(self.changes), change]
         size = sum(len(change.work.payload) for change in self.changes)
@@ -290,7 +290,7 @@ class Log:
         if len(kept) < len(states):
             self._most_openings *= 2
         else:
-            self._add(Change(Work(dict(kept)), kept[0].effect))
+            self._add(StateChange(Work(dict(kept)), kept[0].effect))
 
     def first_centers(self) -> F64 | None:
         """The centres of the oldest change of labels that has some."""
@@ -303,10 +303,10 @@ class Log:
         return None
 
 
-def still_needed(changes: list[Change]) -> list[Change]:
+def still_needed(changes: list[StateChange]) -> list[StateChange]:
     """The changes that leave a trace in the state as it is now, found from the last to the first."""
     overwritten: set[str] = set()
-    kept: list[Change] = []
+    kept: list[StateChange] = []
     for change in reversed(changes):
         effect = change.effect
         if effect.writes - overwritten:

@@ -45,7 +45,7 @@ logger = logging.getLogger("globular")
 
 REACH_SECONDS = 3.0
 """How long to try whether this process can connect to a worker."""
-NOTHING = Take(np.empty(0, dtype=np.intp), "weights")
+NO_ROWS = Take(np.empty(0, dtype=np.intp), "weights")
 """Leaves a part as it is."""
 MAX_ATTEMPTS = 30
 """How often to load parts, or to repair what was lost in the middle of one pass, on workers that keep dying."""
@@ -179,7 +179,7 @@ class DaskShard(SideBySide):
         centers = self.log.first_centers() if self.log.is_cut else None
         if centers is not None:
             again.insert(0, Work(Assign(centers, want="labels")))
-        again.append(Work(NOTHING))
+        again.append(Work(NO_ROWS))
         number = self.log.n_changes - work.changes
         for step in again:
             # only who has come through to the end counts as up to date

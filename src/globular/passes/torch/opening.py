@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from globular.data.blocks import Block, Source, working_dtype
+from globular.data.blocks import RowBlock, Source, working_dtype
 from globular.data.sources import ArraySource, check_rows
 from globular.errors import DataError, DeviceError, MemoryBudgetError
 from globular.model.statistics import F64
@@ -53,7 +53,7 @@ class StreamedShard(CardShard):
             yield TorchShard(sent.arrived(), weights, unit_rows=self._unit_rows, state=state, first_row=first)
         self._checked = True
 
-    def _send(self, block: Block) -> _Sent:
+    def _send(self, block: RowBlock) -> _Sent:
         """Begin to copy a block; called by the thread that reads ahead."""
         if not self._checked:
             check_rows(block.rows, self._source, np.arange(block.start, block.stop))
@@ -66,7 +66,7 @@ class StreamedShard(CardShard):
 
     @property
     def lacks(self) -> Mapping[Need, str]:
-        return {**super().lacks, "rows that stay": READ_ANEW}
+        return {**super().lacks, Need.STAY: READ_ANEW}
 
     def subset(self, indices: Index) -> TorchShard:
         chosen = np.asarray(indices)

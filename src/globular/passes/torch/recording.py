@@ -14,7 +14,7 @@ Work = Callable[..., tuple[Any, ...]]
 MOST_RECORDED = 12
 """Graphs that are kept, each with the memory of what it computes."""
 
-MOST_ROWS = 1 << 22
+MOST_RECORDED_ROWS = 1 << 22
 """With more, the host keeps ahead of the card, and a graph would hold much memory."""
 
 
@@ -34,7 +34,7 @@ class Recordings:
 
     def __init__(self, *, by_kernels: bool, n_rows: int = 0) -> None:
         """Plain torch waits for the card: what is not done by kernels is not recorded; nor are passes of many rows."""
-        self._is_on = by_kernels and n_rows <= MOST_ROWS
+        self._is_on = by_kernels and n_rows <= MOST_RECORDED_ROWS
         self._graphs: dict[Hashable, _Graph | None] = {}
         self._pool: Any = None
 

@@ -15,7 +15,7 @@ from globular.passes.torch.products import Aim
 from globular.passes.torch.shard import TorchShard, running_sums, totals_by
 from globular.seam.passes import AddSeeds, CellNeighbors, CellSeeds, Halve, Index, Labels, Spare, TrySeeds
 
-GOLDEN = 0.6180339887498949
+GOLDEN_RATIO = 0.6180339887498949
 """Added to a number between 0 and 1, it gives another one far from it, again and again."""
 FEW = 3
 """New seeds up to which each is measured by differences at once."""
@@ -82,7 +82,7 @@ def cell_seeds(shard: TorchShard, work: CellSeeds) -> Index:
             break
         owners = seeds.owners[places]
         begins = torch.nn.functional.pad(torch.cumsum(torch.bincount(owners, minlength=len(quotas)), dim=0), (1, 0))
-        if not bool(seeds.draw(owners, places, begins, (seeds.uniforms[places] + again * GOLDEN) % 1.0).any()):
+        if not bool(seeds.draw(owners, places, begins, (seeds.uniforms[places] + again * GOLDEN_RATIO) % 1.0).any()):
             break  # where rounding has led to rows that cannot be drawn, there is nothing left but rounding
     return shard.give(seeds.chosen)
 

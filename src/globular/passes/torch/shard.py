@@ -92,9 +92,9 @@ class CardShard(HostShard):
                     return cls._handlers[type(work), variant]
         return None
 
-    def _carry_out(self, work: Pass[Result]) -> Result:
+    def run(self, work: Pass[Result]) -> Result:
         try:
-            return super()._carry_out(work)
+            return super().run(work)
         except torch.OutOfMemoryError:
             pass
         # what was under way has been given up: from here on the memory is free again
@@ -110,7 +110,7 @@ class CardShard(HostShard):
 
     @property
     def lacks(self) -> Mapping[Need, str]:
-        return {"sparse rows": DENSE, "rows on a CPU": NOT_WRITTEN}
+        return {Need.SPARSE: DENSE, Need.CPU: NOT_WRITTEN}
 
     # --- tensors and what algorithms see of them ---
 

@@ -17,7 +17,7 @@ from globular.model.gaussian import GaussianParameters
 from globular.model.statistics import F64, I64
 from globular.passes.cpu.engine.moments import Answers
 from globular.passes.cpu.expect.blocks import ChunkBlocks
-from globular.passes.cpu.expect.rows_of import SMALLEST_SHARE, claims_of
+from globular.passes.cpu.expect.rows_of import SMALLEST_CLAIM, claims_of
 from globular.passes.host import ROWS_AT_ONCE, HostShard
 from globular.passes.tree.frontier import Frontier
 from globular.passes.tree.partition import PartitionTree
@@ -26,7 +26,7 @@ from globular.threads import even_ranges, map_all
 
 _ENTRIES_AT_ONCE = 2**17
 """Numbers in the matrices of nodes that are looked at together: a megabyte, which the cache holds."""
-NUMBERS_AT_ONCE = 2**23
+MOMENTS_AT_ONCE = 2**23
 """Numbers in the means and scatters of children, or in responsibilities, that are held together: 64 MB."""
 
 
@@ -154,7 +154,7 @@ def put_frontier(shard: HostShard, work: passes.PutFrontier) -> None:
 @HostShard.implements(passes.CellsOf)
 def cells_of(shard: HostShard, work: passes.CellsOf) -> Claims:
     frontier, mixture = frontier_of(shard), work.mixture
-    blocks, at_once = ChunkBlocks(mixture, frontier.offset), max(1, NUMBERS_AT_ONCE // mixture.n_components)
+    blocks, at_once = ChunkBlocks(mixture, frontier.offset), max(1, MOMENTS_AT_ONCE // mixture.n_components)
     found = list[Claims]()
     for part in frontier.parts():
         for span in even_ranges(len(part), at_once):
@@ -168,7 +168,7 @@ def _claimed(blocks: ChunkBlocks, cells: Chunks, components: NDArray[np.integer]
 
     def claim(span: tuple[int, int]) -> Claims:
         shares = np.take(q[slice(*span)], components, axis=1)
-        which, chosen = np.nonzero((shares > SMALLEST_SHARE).T)
+        which, chosen = np.nonzero((shares > SMALLEST_CLAIM).T)
         return claims_of(cells.pick(span[0] + chosen), shares[chosen, which], which, len(components))
 
     return map_all(claim, even_ranges(len(cells), ROWS_AT_ONCE), n_threads)

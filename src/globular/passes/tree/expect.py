@@ -14,13 +14,13 @@ from globular.model.chunks import BoundGap, ChunkGains, Within
 from globular.model.statistics import F64, I64, SoftStatistics
 from globular.passes.cpu.expect.blocks import ChunkBlocks
 from globular.passes.host import HostShard
-from globular.passes.tree.cells import NUMBERS_AT_ONCE, frontier_of
+from globular.passes.tree.cells import MOMENTS_AT_ONCE, frontier_of
 from globular.passes.tree.expect_neighbors import BoundsOf, bounds_of_members
 from globular.passes.tree.frontier import Children, Frontier
 from globular.seam.among import All
 from globular.seam.tree_passes import ExpectCells, Gains, Gap
 
-SAMPLED_ROWS = 2**12
+GAP_ROWS = 2**12
 """Rows that tell how far the bound is below the log-likelihood; larger = a closer estimate, whose standard error on
 pixels is 0.007 nats a row."""
 
@@ -101,11 +101,11 @@ def gap(shard: HostShard, work: Gap) -> BoundGap:
     if not len(spread):
         return BoundGap(0.0, 0)
     rng, weights = np.random.default_rng(0), frontier.tree.weights[frontier.nodes[spread]]
-    unit = float(weights.sum()) / SAMPLED_ROWS
-    masses = unit * (np.arange(SAMPLED_ROWS) + rng.random(SAMPLED_ROWS))
+    unit = float(weights.sum()) / GAP_ROWS
+    masses = unit * (np.arange(GAP_ROWS) + rng.random(GAP_ROWS))
     hit = np.searchsorted(np.cumsum(weights), masses, "right").clip(max=len(spread) - 1)
     counts = np.bincount(hit, minlength=len(spread))
-    all_of_them = len(spread) <= SAMPLED_ROWS
+    all_of_them = len(spread) <= GAP_ROWS
     chosen = np.arange(len(spread)) if all_of_them else np.flatnonzero(counts)
     rows = frontier.sample(spread[chosen], counts[chosen].clip(min=1), rng)
     stand_for = weights if all_of_them else unit * counts[chosen]
@@ -132,7 +132,7 @@ def gains(shard: HostShard, work: Gains) -> ChunkGains:
     found[unknown] = 0.0
     spread = unknown[frontier.spread[unknown]]
     D, width = frontier.tree.means.shape[1], frontier.tree.scatter.shape[1]
-    for places in _by_children(frontier, spread, max(1, NUMBERS_AT_ONCE // (D + width))):
+    for places in _by_children(frontier, spread, max(1, MOMENTS_AT_ONCE // (D + width))):
         nodes = frontier.some_chunks(places)
         # the children's parts of F minus their parents'
         gained = -nodes.weights * bounds_of(nodes, places)

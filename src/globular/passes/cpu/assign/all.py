@@ -31,14 +31,14 @@ from globular.seam.among import All
 from globular.seam.passes import Assign
 from globular.threads import worth_waking
 
-ROWS_PER_SPAN = 1024
+ROWS_PER_LABELLED_SPAN = 1024
 """Least rows of a span, and eight times as many as clusters where it has sums of them."""
 SPANS = 256
 """Most spans, half as many where they have many sums: enough that 16 threads end at about the same time."""
 MANY_SUMS = 1 << 14
 SECONDS_PER_PRODUCT = 6e-11
 """Of a number of a row and one of a centre, about; what else a row takes is worth 16 centres."""
-CANCELLED = 1e-3
+CANCELLED_ERROR = 1e-3
 """Share of Σ w ‖x − offset‖² below which an objective is not taken from sums: too many digits would cancel."""
 
 
@@ -51,7 +51,7 @@ class RowState(NamedTuple):
     squares: Any  # in the rows' dtype
 
 
-class Tally(NamedTuple):
+class LabelTally(NamedTuple):
     """What a span adds up."""
 
     sums: Any  # (spans or 0, C, D) Σ w s (x − offset), or what the moved rows change about it
@@ -257,7 +257,7 @@ def assign_all(shard: CpuShard, work: Assign) -> HardStatistics:
         add_moved(shard, np.stack([moved, held[moved]]), settled.sums, settled.counts, shard.origin)
     settled.n_moved = 0 if afresh else settled.n_moved + n_moved
     objective = _add_up(shard, settled, tally, afresh)
-    settled.cancels = not objective >= CANCELLED * settled.total
+    settled.cancels = not objective >= CANCELLED_ERROR * settled.total
     if settled.cancels and not want_distances:
         settled.stay()
         tally = _sweep(shard, settled, False, False, True)
@@ -269,7 +269,7 @@ def assign_all(shard: CpuShard, work: Assign) -> HardStatistics:
     return HardStatistics(sums, settled.counts.copy(), objective, n_changed, n_distances)
 
 
-def _add_up(shard: CpuShard, settled: Settled, tally: Tally, afresh: bool) -> float:
+def _add_up(shard: CpuShard, settled: Settled, tally: LabelTally, afresh: bool) -> float:
     """Bring sums up to date; the objective that goes with them. All rows are added where too little is left of some."""
     few, nominees = settled.sums.size <= CACHED_NUMBERS, settled.nominees
     if afresh and not few:
@@ -294,13 +294,13 @@ def _add_up(shard: CpuShard, settled: Settled, tally: Tally, afresh: bool) -> fl
     return _add_up(shard, settled, tally, True)
 
 
-def _sweep(shard: CpuShard, settled: Settled, add_sums: bool, all_sums: bool, distances: bool) -> Tally:
+def _sweep(shard: CpuShard, settled: Settled, add_sums: bool, all_sums: bool, distances: bool) -> LabelTally:
     """All rows, on all threads."""
     n, (C, D) = shard.n_rows, settled.sums.shape
     most_spans = SPANS // 2 if add_sums and C * D > MANY_SUMS else SPANS
-    rows_per_span = max(ROWS_PER_SPAN, 8 * C if add_sums else 1, -(-n // most_spans))
+    rows_per_span = max(ROWS_PER_LABELLED_SPAN, 8 * C if add_sums else 1, -(-n // most_spans))
     n_spans = -(-n // rows_per_span)
-    tally = Tally(
+    tally = LabelTally(
         *settled.span_sums(n_spans if add_sums else 0),
         np.zeros(n_spans, dtype=np.bool_), np.zeros((n_spans, 2)), np.zeros((n_spans, 3), dtype=np.int64),
     )  # fmt: skip
@@ -313,7 +313,7 @@ def _sweep(shard: CpuShard, settled: Settled, add_sums: bool, all_sums: bool, di
         with settled.block() as block:
             assign_spans(
                 queue, rows_per_span, rows, some, nominees, shifts, task, RowState(*(each[part] for each in state)),
-                block, Tally(*(each[spans] for each in tally)),
+                block, LabelTally(*(each[spans] for each in tally)),
             )  # fmt: skip
 
     seconds = SECONDS_PER_PRODUCT * n * (C + 16) * D

@@ -46,7 +46,7 @@ class Near(NamedTuple):
     first_row: int  # global number of row 0
 
 
-class Found(NamedTuple):
+class FoundCandidates(NamedTuple):
     """What a search writes, each task from where its groups or triples begin."""
 
     labels: Any  # (N,)
@@ -57,7 +57,7 @@ class Found(NamedTuple):
     sums: Any  # (2, ·) float32: Σ w d and Σ w
 
 
-class Tile(NamedTuple):
+class CandidateTile(NamedTuple):
     """Scratch of a thread."""
 
     tile: Any  # (D, ≥ G) rows' dtype, whole vectors wide; (0, ≥ G) unless columns are few
@@ -232,13 +232,13 @@ def closest_of_neighborhoods(
     moved, numbers = np.empty((3, shard.n_rows), dtype=order.dtype), np.empty((len(tasks) - 1, 3), dtype=np.int64)
     objectives, seed = np.empty(len(tasks) - 1), np.uint64(search.seed)
     near = Near(graph, quick, centers, norms, search.n_random, seed, shard.first_row)
-    found = Found(shard.labels, grouping.labels, moved, triples[:2], triples[2:].view(np.float32))
+    found = FoundCandidates(shard.labels, grouping.labels, moved, triples[:2], triples[2:].view(np.float32))
 
     def search_groups(queue: NDArray[np.int64], part: slice, rows: KernelRows, places: NDArray[np.integer]) -> None:
         search_neighborhoods(
             queue, tasks[part.start : part.stop + 1], room[part], rows, places, order, shard.weights, shard.scales,
             starts, near, found, objectives[part], numbers[part],
-            Tile(np.empty(tile, dtype), np.empty(tile[1], dtype), np.empty((G, G + 1))),
+            CandidateTile(np.empty(tile, dtype), np.empty(tile[1], dtype), np.empty((G, G + 1))),
         )  # fmt: skip
 
     on_tasks(shard.rows, order, begins[:-1], shard.n_threads, search_groups, lying=grouping.lying())

@@ -51,7 +51,7 @@ class Ground(NamedTuple):
     by_distance: bool  # whether Eq. 8 takes square roots of costs (distances) or costs
 
 
-class Workspace(NamedTuple):
+class NeighborWorkspace(NamedTuple):
     """Working memory of one thread in one pass."""
 
     keys: NDArray[np.int64]
@@ -68,7 +68,7 @@ class Workspace(NamedTuple):
     seen_costs: Floats
 
     @classmethod
-    def make(cls, C: int, C_prime: int, G: int, search: Search, dtype: np.dtype) -> Workspace:
+    def make(cls, C: int, C_prime: int, G: int, search: Search, dtype: np.dtype) -> NeighborWorkspace:
         width = C_prime * G + search.n_random
         size = max(HASH_SIZE, 1 << (4 * width).bit_length()) if search.estimate else 0
         return cls(
@@ -358,7 +358,7 @@ def search_candidates_of(
     n_distances, found = np.zeros(len(tasks) - 1, dtype=np.int64), list[Triples]()
 
     def search_tasks(queue: NDArray[np.int64], part: slice, rows: KernelRows, places: NDArray[np.integer]) -> None:
-        space = Workspace.make(C, members.shape[1], graph.shape[1], search, dtype)
+        space = NeighborWorkspace.make(C, members.shape[1], graph.shape[1], search, dtype)
         mine, pause = list[Triples](), np.full(2, -1, dtype=np.int64)
         while not mine or pause[0] >= 0:
             triples = Triples.make(len(space.keys))

@@ -13,7 +13,7 @@ from globular.model.columns import Ballots
 from globular.model.groups import group_by
 from globular.model.nested import NestedStatistics
 from globular.model.statistics import F64, I64
-from globular.passes.cpu.assign.all import ROWS_PER_SPAN
+from globular.passes.cpu.assign.all import ROWS_PER_LABELLED_SPAN
 from globular.passes.cpu.center_scores import RowProducts
 from globular.passes.cpu.engine.rows import add_row, squared_distance
 from globular.passes.cpu.rows import CSRRows, KernelRows, on_tasks
@@ -145,7 +145,7 @@ def add_votes(shard: CpuShard, moves: Moves, origin: F64, statistics: NestedStat
     run_all(pick, even_ranges(n, ROWS_AT_ONCE), shard.n_threads, seconds=SECONDS_PER_LOOK * n, calls_blas=False)
     scales = shard.scales[rows] if len(shard.scales) else shard.scales
     about, about_norm = origin[None, :].copy(), np.array([origin @ origin])
-    runs, pieces = cut_clusters(starts, ROWS_PER_SPAN)
+    runs, pieces = cut_clusters(starts, ROWS_PER_LABELLED_SPAN)
     totals, sums = np.zeros((C, 3)), statistics.sums
     piece_totals, piece_sums = np.empty((len(pieces), 3)), np.empty((len(pieces), D))
 

@@ -20,7 +20,7 @@ from globular.jit import inline, kernel
 from globular.jit.blas import add_symmetric, multiply_by_triangle, multiply_rows
 from globular.jit.memory import bits_float, float_bits
 
-TILE, LINE = 128, 136
+DENSITY_TILE, PADDED_TILE = 128, 136
 """Rows whose differences are taken at once, and numbers from one line of them to the next: lines a power of two apart
 would drive each other out of the cache."""
 FEW_COLUMNS = 32
@@ -28,19 +28,22 @@ FEW_COLUMNS = 32
 
 
 class Differences(NamedTuple):
-    """Scratch of a thread for TILE rows."""
+    """Scratch of a thread for DENSITY_TILE rows."""
 
-    by_row: Any  # (TILE, D), or (0, D) where columns are few
-    by_column: Any  # (D, LINE) where they are, else (0, LINE)
-    scaled: Any  # (TILE,) scratch
-    values: Any  # (TILE,) squared lengths, or weights
+    by_row: Any  # (DENSITY_TILE, D), or (0, D) where columns are few
+    by_column: Any  # (D, PADDED_TILE) where they are, else (0, PADDED_TILE)
+    scaled: Any  # (DENSITY_TILE,) scratch
+    values: Any  # (DENSITY_TILE,) squared lengths, or weights
 
 
 def new_differences(n_columns: int) -> Differences:
     """Scratch for rows of so many columns."""
     few = n_columns <= FEW_COLUMNS
-    by_row, by_column = np.empty((0 if few else TILE, n_columns)), np.empty((n_columns if few else 0, LINE))
-    return Differences(by_row, by_column, *np.empty((2, TILE)))
+    by_row, by_column = (
+        np.empty((0 if few else DENSITY_TILE, n_columns)),
+        np.empty((n_columns if few else 0, PADDED_TILE)),
+    )
+    return Differences(by_row, by_column, *np.empty((2, DENSITY_TILE)))
 
 
 @inline
@@ -246,8 +249,8 @@ def tight_joint(
     (T, D), differences = form.means.shape, block.differences
     for t in range(T):
         line = joint[form.tight[t]]
-        for begin in range(0, n, TILE):
-            m = n - begin if n - begin < TILE else TILE
+        for begin in range(0, n, DENSITY_TILE):
+            m = n - begin if n - begin < DENSITY_TILE else DENSITY_TILE
             for i in range(m):
                 for d in range(D):
                     put_difference(differences, i, d, block.features[begin + i, d] - form.means[t, d])
@@ -313,8 +316,8 @@ def softmax_block(
 ) -> None:
     """Exponentials of log-densities, and log p(x). O(n·C)."""
     C = joint.shape[0]
-    for begin in range(0, n, TILE):
-        end = n if n - begin < TILE else begin + TILE
+    for begin in range(0, n, DENSITY_TILE):
+        end = n if n - begin < DENSITY_TILE else begin + DENSITY_TILE
         m = end - begin
         top, total = largest[begin:end], totals[begin:end]
         line = joint[0, begin:end]
@@ -340,8 +343,8 @@ def softmax_block(
 @kernel
 def scale_lines(joint: Any, n: int, factors: Any) -> None:
     """Multiply what every row has for each component. O(n·C)."""
-    for begin in range(0, n, TILE):
-        end = n if n - begin < TILE else begin + TILE
+    for begin in range(0, n, DENSITY_TILE):
+        end = n if n - begin < DENSITY_TILE else begin + DENSITY_TILE
         factor = factors[begin:end]
         for c in range(joint.shape[0]):
             line = joint[c, begin:end]
@@ -362,8 +365,8 @@ def weight_of(weights: Any, i: int) -> float:
 @inline
 def find_largest(joint: Any, n: int, largest: Any, found: Any) -> None:
     """The component of largest joint, the lowest on ties. O(n·C)."""
-    for begin in range(0, n, TILE):
-        end = n if n - begin < TILE else begin + TILE
+    for begin in range(0, n, DENSITY_TILE):
+        end = n if n - begin < DENSITY_TILE else begin + DENSITY_TILE
         top, best = largest[begin:end], found[begin:end]
         for i in range(end - begin):
             top[i] = joint[0, begin + i]

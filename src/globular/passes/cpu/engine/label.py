@@ -25,7 +25,7 @@ ROUND_DOWN = 1.0 - 2.0**-22
 """Factor that makes up for the rounding of a float32."""
 STRETCH = 4096
 """Rows that are looked through for those to be labelled before these are."""
-AHEAD = 2 * ROWS
+ROWS_AHEAD = 2 * ROWS
 """Rows to ask for before they are read."""
 
 
@@ -40,7 +40,7 @@ class Nominees(NamedTuple):
     bounds: Any  # in the rows' dtype, see `Bound`
 
 
-class Bounds(NamedTuple):
+class ScoreBounds(NamedTuple):
     """What the bounds of scores are."""
 
     TRUNCATED: int = 0  # share of a score that the mask of keys cuts off, at most
@@ -51,7 +51,7 @@ class Bounds(NamedTuple):
     NOBODY: int = 5  # a norm of centres that are none
 
 
-Bound = Bounds()
+Bound = ScoreBounds()
 """Plain numbers: numba 0.61 takes no enumeration as an index."""
 
 
@@ -177,7 +177,7 @@ class Given(NamedTuple):
     about_norm: Any  # (1,) its squared length where rows are sparse: 0
 
 
-class Block(NamedTuple):
+class LabelBlock(NamedTuple):
     """Scratch memory of a thread for a block of B rows; n = B + ROWS."""
 
     queue: Any  # (n + STRETCH,) rows that wait for a block
@@ -208,8 +208,8 @@ def copy_block(
     T = copies.dtype.type
     for i in range(places.shape[0]):
         row = places[i]
-        if i + AHEAD < places.shape[0]:
-            prefetch_row(x, places[i + AHEAD])
+        if i + ROWS_AHEAD < places.shape[0]:
+            prefetch_row(x, places[i + ROWS_AHEAD])
         if given.scales.shape[0]:
             for j in range(x.shape[1]):
                 copies[i, j] = T(given.scales[row] * x[row, j])
@@ -241,7 +241,7 @@ def nominate_rows(
     low, next_low = lows[0], lows[1]
     for i in range(0, places.shape[0], ROWS):
         if first == 0:
-            for ahead in range(min(i + AHEAD, places.shape[0]), min(i + AHEAD + ROWS, places.shape[0])):
+            for ahead in range(min(i + ROWS_AHEAD, places.shape[0]), min(i + ROWS_AHEAD + ROWS, places.shape[0])):
                 prefetch_row(x, places[ahead])
         lowest_of_rows(
             x, places, i, squares, nominees.factors, nominees.score_norms, first, stop, mask, nobody, scores,

@@ -13,8 +13,8 @@ import numpy as np
 from globular.jit import inline, kernel
 from globular.jit.blas import add_product
 from globular.passes.cpu.engine.densities import (
+    DENSITY_TILE,
     NOTHING,
-    TILE,
     add_moments,
     find_largest,
     joint_block,
@@ -115,7 +115,7 @@ def add_tight(
                     part = shares[i] * per_weight(observed.weights, first + i)
                     add_spread(observed.scatter, first + i, part, scatter, t, D if whole else 0)
                 m += 1
-            if m == TILE or (i == n and m > 0):
+            if m == DENSITY_TILE or (i == n and m > 0):
                 add_moments(differences, m, whole, t, tally.tight_sums, scatter)
                 m = 0
 

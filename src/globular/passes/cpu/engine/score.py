@@ -21,7 +21,7 @@ class Visit(NamedTuple):
     offset: Any  # (D,) subtracted from dense rows, or empty
 
 
-class Centers(NamedTuple):
+class ScoredCenters(NamedTuple):
     """Centres in the order of their cells, ready to be scored."""
 
     starts: Any  # (cells + 1,) cell g has the positions starts[g] … starts[g + 1] − 1

@@ -28,7 +28,7 @@ from globular.model.chunks import Chunks, ShareRule
 from globular.model.covariances.scatter import CANCELLATION_LIMIT
 from globular.model.gaussian import GaussianParameters, linear_coefficients
 from globular.model.statistics import F64, Additive, Floats, SoftStatistics
-from globular.passes.cpu.engine.densities import FEW_COLUMNS, TILE, Block, Form, Observed, new_differences
+from globular.passes.cpu.engine.densities import DENSITY_TILE, FEW_COLUMNS, Block, Form, Observed, new_differences
 from globular.passes.cpu.engine.moments import Answers, Tally, answer_some, expect_some
 from globular.passes.cpu.expect.features import central, linear_form
 from globular.passes.cpu.rows import read_only
@@ -38,7 +38,7 @@ from globular.threads import SECONDS_PER_NUMBER, even_ranges, run_all
 
 BLOCK_ENTRIES = 2**15
 """Numbers in the widest array of a block: a quarter of a megabyte, which the cache of a core holds."""
-SPANS, FEWEST_SPANS = 128, 16
+EXPECTED_SPANS, FEWEST_SPANS = 128, 16
 """Most spans, and those that there may be however large their sums are."""
 SPAN_SUMS = 2**24
 """Numbers in the sums of all spans together, about, down to the fewest spans."""
@@ -48,7 +48,7 @@ LEAST_PAIRS = 32
 """The same of rows where not all pairs are looked at, and a pair costs about as much as a component's sums."""
 PAIR_WORK = 64
 """Multiplications that looking up a pair (row, component) is worth, where not all are looked at."""
-TINY = 2**18
+TINY_WORK = 2**18
 """Multiplications of a product up to which BLAS takes one thread anyway."""
 SUMMED_AT_ONCE = 2**10
 """Numbers of a sum that one thread adds up: few enough for the sums of some components to go to all threads."""
@@ -240,12 +240,12 @@ class ChunkBlocks:
     def spans(self, n_rows: int, n_pairs: int | None = None) -> Spans:
         """Spans of about equal size, and equal blocks in them; n_pairs (row, component) are looked at, or all."""
         C, cost = len(self.means), self._cost
-        most, least_rows = min(SPANS, max(FEWEST_SPANS, SPAN_SUMS // cost)), LEAST_ROWS
+        most, least_rows = min(EXPECTED_SPANS, max(FEWEST_SPANS, SPAN_SUMS // cost)), LEAST_ROWS
         if n_pairs is None:
             n_pairs = n_rows * C
         else:
             by_blas = self.means.shape[1] > FEW_COLUMNS  # which takes as many rows at once as there are
-            cost, least_rows = cost + C * PAIR_WORK, TILE if by_blas else LEAST_PAIRS
+            cost, least_rows = cost + C * PAIR_WORK, DENSITY_TILE if by_blas else LEAST_PAIRS
         least = max(least_rows * C, SPAN_WORK * C // cost)
         n = max(1, min(most, n_pairs // least))
         rows = max(1, -(-n_rows // n))
@@ -288,7 +288,7 @@ class ChunkBlocks:
                 return
             seen = self.rows(rows.block(0, n), scales)
         observed, queue, everyone = seen, new_queue(), slice(None)
-        is_tiny = spans.n <= 1 and spans.rows_per_block * self._cost <= TINY
+        is_tiny = spans.n <= 1 and spans.rows_per_block * self._cost <= TINY_WORK
         threads = min(n_threads, max(1, spans.n))
         share_kernel(lambda: work(queue, observed, everyone, everyone), queue, threads, calls_blas=not is_tiny)
 

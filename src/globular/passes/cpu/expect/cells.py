@@ -38,7 +38,7 @@ class Cells(NamedTuple):
     curvatures: Any  # (C,) what a cost has of ‖x − offset‖², lowered
 
 
-class Workspace(NamedTuple):
+class CellWorkspace(NamedTuple):
     """Scratch of a thread for B rows."""
 
     seen: Any  # (B, D), or (B, 2D): the squares too
@@ -55,7 +55,7 @@ def visit_cells(
     weighed: Any,  # IN
     members: Any,  # IN/OUT (N, C′)
     costs: Any,  # IN/OUT (N, C′) ascending
-    scratch: Scratch,  # scratch a `Workspace`
+    scratch: Scratch,  # scratch a `CellWorkspace`
 ) -> None:
     """Each row against the components of one cell. O(N · D · components)."""
     x, tasks, places, (seen, scores, lengths, _) = visit.rows[0], visit.tasks, visit.places, scratch
@@ -151,7 +151,7 @@ def search_cells(
     largest = int(sizes.max(initial=1))
 
     def visit(queue: NDArray[np.int64], rows: Visit) -> None:
-        scratch = Workspace(
+        scratch = CellWorkspace(
             np.empty((most, ready.factors.shape[1]), dtype=dtype),
             np.empty(max(CACHED_NUMBERS, least * largest), dtype=dtype), np.empty(most),
             np.empty(-(-largest // HEAT) * HEAT, dtype=f"i{dtype.itemsize}"),

@@ -30,7 +30,7 @@ from globular.passes.cpu.expect.probe import noticeable, truncated_step
 from globular.passes.cpu.project import project_as
 from globular.passes.cpu.rows import DenseRows, KernelRows
 from globular.passes.cpu.shard import CpuShard
-from globular.passes.host import GATHERED_AT_ONCE, NO_TABLE, NONE, RUN, SEARCHED_AT_ONCE, SPANS
+from globular.passes.host import GATHERED_AT_ONCE, NO_TABLE, NONE, RUN, SEARCHED_AT_ONCE, SPANS_AT_ONCE
 from globular.passes.limits import COSTS_AT_ONCE
 from globular.seam.among import All, Probe
 from globular.seam.answers import Answer, LowRank
@@ -38,11 +38,11 @@ from globular.seam.mixture_passes import ExpectLowRank, ScatterWithin
 from globular.seam.passes import Extremes
 from globular.threads import even_ranges, map_all, run_all
 
-TILE = 32  # rows that are brought together: with 784 columns a fifth of a megabyte
-CANCELLED = 1e-5  # squared distances below this share of the squares that they come from are computed again
+FACTOR_TILE = 32  # rows that are brought together: with 784 columns a fifth of a megabyte
+CANCELLED_QUADRATIC = 1e-5  # squared distances below this share of the squares that they come from are computed again
 
 
-class Shape(NamedTuple):
+class FactorShape(NamedTuple):
     """A mixture as kernels take it."""
 
     means: Any  # (C, D)
@@ -53,23 +53,23 @@ class Shape(NamedTuple):
     triangles: Any  # (C·q, q)
 
 
-class Work(NamedTuple):
+class FactorWork(NamedTuple):
     """What the threads of a pass share."""
 
     tasks: Any  # (T + 1,) task t has the components tasks[t] … tasks[t + 1] − 1
     x: Any  # (N, D) all rows, or (gathered) those of the pairs of the only task
     gathered: bool
     pairs: Any  # `Grouped`
-    shape: Any  # `Shape`
+    shape: Any  # `FactorShape`
 
 
-class Tile(NamedTuple):
+class FactorBlock(NamedTuple):
     """Some pairs of a component: scratch of a thread."""
 
-    away: Any  # (TILE, D) x − μ
-    inner: Any  # (TILE, q) u = V (x − μ)
-    turned: Any  # (q, TILE) the same, weighted
-    squares: Any  # (TILE,) Σ (x − μ)² / ψ
+    away: Any  # (FACTOR_TILE, D) x − μ
+    inner: Any  # (FACTOR_TILE, q) u = V (x − μ)
+    turned: Any  # (q, FACTOR_TILE) the same, weighted
+    squares: Any  # (FACTOR_TILE,) Σ (x − μ)² / ψ
     factors: Any  # (q,)
 
 
@@ -77,7 +77,7 @@ class Tile(NamedTuple):
 def bring_together(work: Any, tile: Any, task: int, c: int, begin: int) -> int:
     """Differences from the mean and products with the directions of the next pairs; their number, m. O(m·D·q)."""
     x, pairs, shape, q = work.x, work.pairs, work.shape, tile.inner.shape[1]
-    m, base = min(TILE, pairs.starts[c + 1] - begin), pairs.starts[work.tasks[task]]
+    m, base = min(FACTOR_TILE, pairs.starts[c + 1] - begin), pairs.starts[work.tasks[task]]
     for k in range(m):
         r = begin + k - base if work.gathered else pairs.order[begin + k] // pairs.width
         total = 0.0
@@ -96,7 +96,7 @@ def squared_length(k: int, c: int, shape: Any, tile: Any) -> float:
     q, total = tile.inner.shape[1], tile.squares[k]
     for j in range(q):
         total -= tile.inner[k, j] * tile.inner[k, j]
-    if total >= CANCELLED * tile.squares[k]:
+    if total >= CANCELLED_QUADRATIC * tile.squares[k]:
         return total
     total = 0.0
     for j in range(q - 1, -1, -1):  # z = L⁻ᵀ u
@@ -116,8 +116,8 @@ def squared_length(k: int, c: int, shape: Any, tile: Any) -> float:
 @kernel
 def pair_costs(
     queue: Queue,  # IN/OUT tasks
-    work: Any,  # IN  `Work`
-    tile: Scratch,  # scratch `Tile`
+    work: Any,  # IN  `FactorWork`
+    tile: Scratch,  # scratch `FactorBlock`
     costs: Any,  # OUT (N·width,) −2 log p(c, x)
     inner: Any,  # OUT (N·width, q) u, or (0, q)
 ) -> None:
@@ -125,7 +125,7 @@ def pair_costs(
     starts, task = work.pairs.starts, take_number(queue)
     while task < work.tasks.shape[0] - 1:
         for c in range(work.tasks[task], work.tasks[task + 1]):
-            for begin in range(starts[c], starts[c + 1], TILE):
+            for begin in range(starts[c], starts[c + 1], FACTOR_TILE):
                 for k in range(bring_together(work, tile, task, c, begin)):
                     pair = work.pairs.order[begin + k]
                     costs[pair] = work.shape.biases[c] + squared_length(k, c, work.shape, tile)
@@ -138,8 +138,8 @@ def pair_costs(
 @kernel
 def pair_sums(
     queue: Queue,  # IN/OUT tasks
-    work: Any,  # IN  `Work`
-    tile: Scratch,  # scratch `Tile`
+    work: Any,  # IN  `FactorWork`
+    tile: Scratch,  # scratch `FactorBlock`
     shares: Any,  # IN  (N·width,) w q(c)
     counts: Any,  # IN/OUT (C,) += Σ w q
     sums: Any,  # IN/OUT (C, D) += Σ w q (x − μ)
@@ -150,7 +150,7 @@ def pair_sums(
     starts, task = work.pairs.starts, take_number(queue)
     while task < work.tasks.shape[0] - 1:
         for c in range(work.tasks[task], work.tasks[task + 1]):
-            for begin in range(starts[c], starts[c + 1], TILE):
+            for begin in range(starts[c], starts[c + 1], FACTOR_TILE):
                 m = bring_together(work, tile, task, c, begin)
                 for k in range(m):
                     share = shares[work.pairs.order[begin + k]]
@@ -168,8 +168,8 @@ def pair_sums(
 @kernel
 def pair_reconstructions(
     queue: Queue,  # IN/OUT tasks, for one thread
-    work: Any,  # IN  `Work`
-    tile: Scratch,  # scratch `Tile`
+    work: Any,  # IN  `FactorWork`
+    tile: Scratch,  # scratch `FactorBlock`
     shares: Any,  # IN  (N·width,) q(c)
     noise: Any,  # IN  (C, D) what of the variances is noise
     out: Any,  # IN/OUT (N, D) += q(c) (x − noise Σ⁻¹ (x − μ))
@@ -179,7 +179,7 @@ def pair_reconstructions(
     task = take_number(queue)
     while task < work.tasks.shape[0] - 1:
         for c in range(work.tasks[task], work.tasks[task + 1]):
-            for begin in range(pairs.starts[c], pairs.starts[c + 1], TILE):
+            for begin in range(pairs.starts[c], pairs.starts[c + 1], FACTOR_TILE):
                 for k in range(bring_together(work, tile, task, c, begin)):
                     r, share = pairs.order[begin + k] // pairs.width, shares[pairs.order[begin + k]]
                     for d in range(x.shape[1]):
@@ -237,7 +237,7 @@ class Sorted:
         self.mixture, self._rows, self._n_threads, self._size = mixture, rows, n_threads, candidates.shape
         C, q, D = mixture.loadings.shape
         self._pairs = by_component(candidates, C, n_threads)
-        self._shape = Shape(
+        self._shape = FactorShape(
             np.ascontiguousarray(mixture.means), np.ascontiguousarray(mixture.precisions),
             mixture.directions.reshape(C * q, D), mixture.biases, mixture.loadings.reshape(C * q, D),
             mixture.triangles.reshape(C * q, q),
@@ -247,8 +247,14 @@ class Sorted:
         _, q, D = self.mixture.loadings.shape
 
         def work(queue: NDArray[np.int64], tasks: NDArray[np.int64], rows: KernelRows, gathered: bool) -> None:
-            tile = Tile(np.empty((TILE, D)), np.empty((TILE, q)), np.empty((q, TILE)), np.empty(TILE), np.empty(q))
-            kernel(queue, Work(tasks, rows[0], gathered, self._pairs, self._shape), tile, *outputs)
+            tile = FactorBlock(
+                np.empty((FACTOR_TILE, D)),
+                np.empty((FACTOR_TILE, q)),
+                np.empty((q, FACTOR_TILE)),
+                np.empty(FACTOR_TILE),
+                np.empty(q),
+            )
+            kernel(queue, FactorWork(tasks, rows[0], gathered, self._pairs, self._shape), tile, *outputs)
 
         on_components(self._rows, self._pairs, SEARCHED_AT_ONCE, self._n_threads, work)
 
@@ -326,7 +332,7 @@ def scatter_within(shard: CpuShard, work: ScatterWithin) -> F64:
             total += away.T @ away
         return total
 
-    spans = even_ranges(shard.n_rows, max(GATHERED_AT_ONCE, -(-shard.n_rows // SPANS)))
+    spans = even_ranges(shard.n_rows, max(GATHERED_AT_ONCE, -(-shard.n_rows // SPANS_AT_ONCE)))
     return np.sum(map_all(scatter, spans, shard.n_threads), axis=0)
 
 

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from globular.jit import Queue, kernel, new_queue, share_kernel, take_number
 from globular.model.gaussian import GaussianParameters
-from globular.model.low_rank import ABSENT
+from globular.model.low_rank import NO_WEIGHT_COST
 from globular.model.statistics import F64, SoftStatistics, TruncatedPosterior
 from globular.passes.cpu.assign.neighbors import kept_members
 from globular.passes.cpu.engine.decide import insert
@@ -89,7 +89,7 @@ def keep_best(
 Statistics = TypeVar("Statistics", bound=SoftStatistics)
 
 
-class Pairs(Protocol):
+class CandidatePairs(Protocol):
     """Rows with the components that they look at, (N, W) of them."""
 
     def costs(self) -> F64:
@@ -102,7 +102,11 @@ class Pairs(Protocol):
 
 
 def truncated_step(
-    shard: CpuShard, columns: GaussianParameters, among: Probe, pairs_of: Callable[[Members], Pairs], total: Statistics
+    shard: CpuShard,
+    columns: GaussianParameters,
+    among: Probe,
+    pairs_of: Callable[[Members], CandidatePairs],
+    total: Statistics,
 ) -> Statistics:
     """K(n) becomes the best of K(n) and of what the closest cells nominate; `total` its statistics.
 
@@ -167,9 +171,9 @@ class FullPairs:
             yield pairs, self._shard.take(pairs // self._size[1]) - self._mixture.means[c]
 
     def costs(self) -> F64:
-        """See `Pairs`."""
+        """See `CandidatePairs`."""
         factors, found = self._mixture.each(self._mixture.factors), np.full(self._size, np.inf)
-        biases, flat = np.minimum(-2.0 * self._mixture.log_constants, ABSENT), found.ravel()
+        biases, flat = np.minimum(-2.0 * self._mixture.log_constants, NO_WEIGHT_COST), found.ravel()
 
         def measure(c: int) -> None:
             for pairs, away in self._of(c):
@@ -180,7 +184,7 @@ class FullPairs:
         return found
 
     def add(self, shares: F64, total: SoftStatistics) -> None:
-        """See `Pairs`."""
+        """See `CandidatePairs`."""
         flat = shares.ravel()
 
         def add(c: int) -> None:

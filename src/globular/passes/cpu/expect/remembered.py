@@ -1,11 +1,11 @@
 """E-steps that remember which components matter to which row.
 
 In many columns a row has noticeable responsibilities for one or two components, whatever their number. A pass that
-looks at all components keeps the *pairs* (row, component) within `MARGIN` nats of the row's best; the passes after it
-evaluate those pairs alone, until somebody asks to look again. Their responsibilities are truncated to the pairs, so the
-bound they report is never above that of all components: what is left out was below e^−10 when it was looked at. Of rows
-with one component alone the responsibility is one whatever the mixture does: they are summed up once, and enter as one
-chunk for each component.
+looks at all components keeps the *pairs* (row, component) within `NATS_BELOW` nats of the row's best; the passes after
+it evaluate those pairs alone, until somebody asks to look again. Their responsibilities are truncated to the pairs, so
+the bound they report is never above that of all components: what is left out was below e^−10 when it was looked at. Of
+rows with one component alone the responsibility is one whatever the mixture does: they are summed up once, and enter as
+one chunk for each component.
 
 Pairs lie in the order of rows. Of the pairs of a block of rows those of a component are brought together, so that
 differences from one mean are matrix products (`engine.densities`).
@@ -22,10 +22,10 @@ from numpy.typing import NDArray
 from globular.jit import Queue, Scratch, inline, kernel, new_queue, share_kernel, take_number
 from globular.model.gaussian import GaussianParameters
 from globular.model.groups import starts_of
-from globular.model.observations import ExpectedMixture, Moments
+from globular.model.observations import ExpectedMixture, ObservedMoments
 from globular.model.statistics import F64, I64, SoftStatistics
 from globular.passes.cpu.engine.densities import (
-    TILE,
+    DENSITY_TILE,
     Observed,
     add_moments,
     exponential,
@@ -48,7 +48,7 @@ from globular.seam.among import Remembered
 from globular.seam.mixture_passes import Expect
 from globular.threads import SECONDS_PER_NUMBER, run_all, worth_waking
 
-MARGIN = 10.0
+NATS_BELOW = 10.0
 """Nats below the best component of a row at which another no longer matters to it."""
 _DENSE = 0.2
 """With more than this share of all pairs, remembering them does not pay."""
@@ -117,7 +117,7 @@ def share_pairs(
     begin = 0
     for c in range(form.means.shape[0]):
         while begin < block.ends[c]:
-            m = min(TILE, block.ends[c] - begin)
+            m = min(DENSITY_TILE, block.ends[c] - begin)
             load_pairs(x, scales, pairs.numbers, block, begin, m, form, c)
             find_lengths(block.differences, m, form.factors, form.precisions, c)
             for k in range(m):
@@ -157,7 +157,7 @@ def add_pairs(
     weights, count, begin = block.differences.values, sums.raw.shape[1] - 1, 0
     for c in range(form.means.shape[0]):
         while begin < block.ends[c]:
-            m = min(TILE, block.ends[c] - begin)
+            m = min(DENSITY_TILE, block.ends[c] - begin)
             load_pairs(x, scales, pairs.numbers, block, begin, m, form, c)
             for k in range(m):
                 weights[k] = block.values[block.order[begin + k]]
@@ -218,8 +218,8 @@ def exact_line(
     out: Any,  # OUT (B,) log p(c, x) at their places
 ) -> None:
     """Log-densities of some rows. O(m·D²)."""
-    for begin in range(0, chosen.shape[0], TILE):
-        m = min(TILE, chosen.shape[0] - begin)
+    for begin in range(0, chosen.shape[0], DENSITY_TILE):
+        m = min(DENSITY_TILE, chosen.shape[0] - begin)
         for k in range(m):
             for d in range(form.means.shape[1]):
                 put_difference(differences, k, d, features[chosen[begin + k], d] - form.means[c, d])
@@ -328,7 +328,7 @@ def list_pairs(
 # --- drivers ---------------------------------------------------------------------------------------------------------
 
 
-LEADING = 0.4
+LEADING_SHARE = 0.4
 """Share of the columns that a look at all components begins with, where these are many."""
 
 
@@ -397,7 +397,7 @@ def look_at_all(shard: CpuShard, mixture: GaussianParameters, nats: float, most:
     C, D = mixture.means.shape
     blocks = leading = blocks_for(shard, mixture)
     if mixture.family.scatter.by_differences(D):
-        first = _leading(mixture, round(LEADING * D))
+        first = _leading(mixture, round(LEADING_SHARE * D))
         leading = ChunkBlocks(first, first.offset)
     spans = leading.spans(shard.n_rows)
     masks = np.zeros((shard.n_rows, -(-C // 64)), dtype=np.uint64)
@@ -448,7 +448,7 @@ class Kept:
     """Of all rows."""
     doubtful: Pairs
     """Of the rows that have several."""
-    certain: Moments
+    certain: ObservedMoments
     """Of the rows that have one, by component, about the means of the mixture that looked."""
 
 
@@ -459,12 +459,12 @@ def expect_remembered(shard: CpuShard, work: Expect) -> SoftStatistics:
     mixture, kept = work.mixture, shard.recall(Kept)
     if work.among.renew:
         shard.forget(Kept)
-        pairs = look_at_all(shard, mixture, MARGIN, _DENSE)
+        pairs = look_at_all(shard, mixture, NATS_BELOW, _DENSE)
         kept = None
         if pairs is not None:
             is_alone = np.diff(pairs.starts) == 1
             single, several = pairs.pick(np.flatnonzero(is_alone)), pairs.pick(np.flatnonzero(~is_alone))
-            kept = Kept(pairs, several, Moments.from_pass(mixture, single.e_step(shard, mixture)))
+            kept = Kept(pairs, several, ObservedMoments.from_pass(mixture, single.e_step(shard, mixture)))
             shard.keep(kept)
     if kept is None:
         return expect_all(shard, work)

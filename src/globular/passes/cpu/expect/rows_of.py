@@ -20,7 +20,7 @@ from globular.passes.host import ROWS_AT_ONCE, RUN
 from globular.seam.mixture_passes import RowsOf
 from globular.threads import SECONDS_PER_LOOK, even_ranges, map_all, run_all
 
-SMALLEST_SHARE = 1e-4
+SMALLEST_CLAIM = 1e-4
 """Rows with a smaller responsibility are left out; together they weigh nothing."""
 
 
@@ -49,7 +49,7 @@ def _of_all(shard: CpuShard, work: RowsOf, drawn: F64) -> Claims:
         q, _ = blocks.posterior(blocks.rows(read_only(rows.means), np.empty(0)))
         shares = np.take(q, work.components, axis=1)
         is_drawn = (drawn[places, None] < work.rates) & (rows.weights > 0)[:, None]
-        which, chosen = np.nonzero((is_drawn & (shares > SMALLEST_SHARE)).T)
+        which, chosen = np.nonzero((is_drawn & (shares > SMALLEST_CLAIM)).T)
         return claims_of(rows.pick(chosen), shares[chosen, which], which, n)
 
     return Claims.join(map_all(claim, even_ranges(shard.n_rows, RUN) or [(0, 0)], shard.n_threads))
@@ -71,7 +71,7 @@ def _of_pairs(shard: CpuShard, work: RowsOf, drawn: F64, pairs: Pairs) -> Claims
     pairs = pairs.pick(np.flatnonzero(is_wanted))
     q, owners = np.empty(len(pairs.components)), np.repeat(pairs.numbers, np.diff(pairs.starts))
     pairs.e_step(shard, work.mixture, q)
-    claimed = np.flatnonzero((q > SMALLEST_SHARE) & (drawn[owners] < rates[pairs.components]))
+    claimed = np.flatnonzero((q > SMALLEST_CLAIM) & (drawn[owners] < rates[pairs.components]))
     claimed = claimed[np.argsort(ranks[pairs.components[claimed]], kind="stable")]
     rows = Chunks.of_rows(
         shard.take(owners[claimed]), shard.take(owners[claimed], "weights"), work.mixture.family.scatter

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Option
 
 from globular.cli import options
-from globular.cli.inputs import load_model, open_for, open_weighted, split_columns, with_standard_input
+from globular.cli.options import load_model, open_for, open_weighted, split_columns, with_standard_input
 from globular.cli.shared import bar_of_rows, check_output, output, print_next, print_written
 
 if TYPE_CHECKING:

@@ -17,11 +17,11 @@ from globular.model.covariances import FAMILIES, OUTER
 from globular.model.gaussian import GaussianParameters, isotropic_mixture
 from globular.model.statistics import F64
 from globular.passes.cpu import CpuShard
-from globular.passes.many import SplitShard
 from globular.seam.mixture_passes import Expect
 from globular.seam.shard import Shard
 from globular.seam.tree_passes import ExpectCells, Gap, Plant, TakeCells
 from makers import blobs, weights_for
+from reference.split import SplitShard
 
 TYPES = sorted(FAMILIES)
 

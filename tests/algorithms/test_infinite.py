@@ -44,7 +44,6 @@ from globular.passes.cpu import CpuShard
 from globular.passes.cpu.expect import rows_of
 from globular.passes.cpu.expect.blocks import ChunkBlocks
 from globular.passes.cpu.expect.remembered import MARGIN, Kept
-from globular.passes.many import SplitShard
 from globular.passes.tree import cells as tree_cells
 from globular.seam.among import Neighbors, Remembered
 from globular.seam.mixture_passes import Expect, ExpectShares, RowsOf
@@ -62,6 +61,7 @@ from globular.seam.tree_passes import (
 )
 from globular.threads import how_many
 from reference import expect as reference
+from reference.split import SplitShard
 
 Matrix = NDArray[np.float64]
 KINDS = ["full", "diag"]

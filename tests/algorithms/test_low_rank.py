@@ -14,13 +14,14 @@ from globular.model.covariances import CovarianceLimits
 from globular.model.low_rank import NOISES, LowRankParameters, low_rank_m_step
 from globular.model.statistics import F64
 from globular.passes.cpu import CpuShard
-from globular.passes.many import SplitShard, StreamShard
+from globular.passes.many import StreamShard
 from globular.seam.among import Probe
 from globular.seam.mixture_passes import ExpectLowRank
 from globular.seam.passes import Assign
 from globular.seam.shard import Shard
 from reference import expect as soft
 from reference import low_rank as oracle
+from reference.split import SplitShard
 
 D, Q = 12, 2
 

@@ -16,9 +16,9 @@ from globular.algorithms.search import SHORTEST
 from globular.algorithms.steps import result_of
 from globular.model.covariances import FAMILIES
 from globular.passes.cpu import CpuShard
-from globular.passes.many import SplitShard
 from globular.seam.mixture_passes import Expect
 from reference import expect as soft
+from reference.split import SplitShard
 
 TYPES = sorted(FAMILIES)
 MIDDLES = np.array([[0.0, 0, 0], [12, 0, 0], [0, 12, 0], [0, 0, 12], [12, 12, 0], [12, 0, 12]])

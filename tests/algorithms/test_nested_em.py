@@ -16,7 +16,7 @@ from globular.algorithms.mixtures.nested import ENOUGH, BatchOptions, nested_em
 from globular.datasets import separated_mixture
 from globular.model.gaussian import GaussianParameters
 from globular.passes.cpu import CpuShard
-from globular.passes.many import SplitShard
+from reference.split import SplitShard
 
 OPTIONS = EMOptions(max_iter=60, tol=1e-3)
 

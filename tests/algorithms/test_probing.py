@@ -16,11 +16,11 @@ from globular.algorithms.kmeans.cells import draw_cells, graph_by_cells, label_b
 from globular.algorithms.kmeans.probing import ProbingOptions, find_labels, label_recall, label_rows, probing_kmeans
 from globular.model.cells import CenterCells
 from globular.passes.cpu import CpuShard
-from globular.passes.many import SplitShard
 from globular.seam.among import Probe
 from globular.seam.passes import Assign
 from reference import assign as hard
 from reference import probe as probed
+from reference.split import SplitShard
 
 
 def blobs(n: int = 600, D: int = 5, n_blobs: int = 40, seed: int = 0, dtype: Any = np.float64) -> Any:

@@ -24,7 +24,7 @@ from globular.model.gaussian import GaussianParameters, isotropic_mixture, m_ste
 from globular.model.statistics import SoftStatistics
 from globular.passes.cpu import CpuShard
 from globular.passes.cpu import cells as in_cells
-from globular.passes.many import SplitShard, StreamShard
+from globular.passes.many import StreamShard
 from globular.seam.among import Probe
 from globular.seam.answers import Answer, Truncated
 from globular.seam.mixture_passes import Expect
@@ -33,6 +33,7 @@ from globular.seam.shard import answer
 from makers import blobs, in_form, weights_for
 from reference import assign as hard_reference
 from reference import probe as reference
+from reference.split import SplitShard
 
 TYPES = ("tied_spherical", "spherical", "diag")
 

@@ -26,12 +26,13 @@ from globular.datasets import birch_grid
 from globular.model.gaussian import GaussianParameters, isotropic_mixture
 from globular.model.graph import Search, random_graph
 from globular.passes.cpu import CpuShard
-from globular.passes.many import SplitShard, StreamShard
+from globular.passes.many import StreamShard
 from globular.seam.among import Neighbors
 from globular.seam.mixture_passes import Expect
 from globular.seam.passes import Assign, ScatterLabels
 from globular.seam.shard import Shard
 from makers import Rows, blobs, lattice, weights_for
+from reference.split import SplitShard
 from reference.variational import Algorithm
 
 TYPES = ("tied_spherical", "spherical", "diag")

@@ -41,13 +41,13 @@ from globular.model.covariances import COLUMNS
 from globular.model.gaussian import isotropic_mixture
 from globular.model.statistics import PairStatistics
 from globular.passes.cpu import CpuShard
-from globular.passes.many import SplitShard
 from globular.seam.among import All, Neighbors, Probe, Remembered
 from globular.seam.mixture_passes import Expect
 from globular.seam.passes import AddSeeds, Assign, Effect, Pass, ScatterLabels
 from globular.seam.shard import Shard
 from globular.seam.tree_passes import ExpectCells, Gains, OpenGaining, OpenHeld, Plant, TakeCells
 from makers import Rows, blobs, weights_for
+from reference.split import SplitShard
 
 pytest.importorskip("distributed", reason='needs Dask: pip install "globular[dask]"')
 

@@ -21,9 +21,9 @@ from globular.algorithms.mixtures import exponential
 from globular.estimators import inputs
 from globular.model.exponential import Bernoulli, Directions, Poisson
 from globular.passes.cpu import CpuShard
-from globular.passes.many import SplitShard
 from globular.seam.mixture_passes import Survey
 from reference import linear
+from reference.split import SplitShard
 
 KINDS: dict[str, tuple[type, type]] = {
     "von Mises-Fisher": (VonMisesFisherMixture, Directions),

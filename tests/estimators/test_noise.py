@@ -20,11 +20,11 @@ from globular.model.gaussian import entropy_of, isotropic_mixture, m_step
 from globular.model.noise import Noise
 from globular.model.statistics import F64, I64
 from globular.passes.cpu import CpuShard
-from globular.passes.many import SplitShard
 from globular.seam.mixture_passes import Expect
 from globular.seam.passes import Extremes
 from makers import blobs, weights_for
 from reference import expect as reference
+from reference.split import SplitShard
 
 TYPES = pytest.mark.parametrize("covariance_type", sorted(FAMILIES))
 

@@ -18,7 +18,7 @@ from globular.model.graph import Search, random_graph
 from globular.model.statistics import F64, SoftStatistics
 from globular.passes.cpu import CpuShard
 from globular.passes.cpu.expect import blocks as chunk_blocks
-from globular.passes.many import SplitShard, StreamShard
+from globular.passes.many import StreamShard
 from globular.passes.tree import expect
 from globular.seam.among import Neighbors
 from globular.seam.mixture_passes import Expect
@@ -27,6 +27,7 @@ from globular.seam.tree_passes import ExpectCells, Gains, Gap, OpenGaining, Open
 from makers import blobs, weights_for
 from reference import chunks as reference
 from reference import expect as soft
+from reference.split import SplitShard
 
 TYPES = sorted(FAMILIES)
 LIMITS = CovarianceLimits(1e-6, np.full(3, 1e-12))

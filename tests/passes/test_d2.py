@@ -11,10 +11,10 @@ from scipy import sparse
 from globular.model.cells import CellLevel, CellTree
 from globular.passes.cpu import CpuShard
 from globular.passes.host import RUN
-from globular.passes.many import SplitShard
 from globular.seam.among import Down
 from globular.seam.passes import AddSeeds, Assign, CellNeighbors, CellSeeds, Total, TrySeeds
 from reference import seeds as reference
+from reference.split import SplitShard
 
 N, D = 9001, 7
 KINDS = ["float32", "float64", "int16", "fortran", "csr", "cosine", "csr cosine"]

@@ -24,10 +24,11 @@ from globular.passes.cpu import CpuShard, center_scores
 from globular.passes.cpu.assign import batch as cpu_batch
 from globular.passes.cpu.assign import votes as cpu_votes
 from globular.passes.cpu.sums import cut_runs
-from globular.passes.many import SplitShard, StreamShard
+from globular.passes.many import StreamShard
 from globular.seam.passes import Assign, AssignBatch
 from makers import SHARD_FORMS, Rows, blobs, in_form, weights_for
 from reference import assign as reference
+from reference.split import SplitShard
 
 
 def groups_of(kind: str, centers: Rows) -> CenterGroups:

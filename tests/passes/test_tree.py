@@ -17,12 +17,13 @@ from globular.model.covariances import COLUMNS, NORM, OUTER, ScatterKind
 from globular.model.statistics import F64
 from globular.passes.cpu import CpuShard
 from globular.passes.limits import tree_bytes
-from globular.passes.many import SplitShard, StreamShard
+from globular.passes.many import StreamShard
 from globular.passes.tree.frontier import Frontier
 from globular.passes.tree.partition import PartitionTree
 from globular.seam.tree_passes import Plant, TakeCells
 from makers import blobs, lattice, weights_for
 from reference.expect import scatter_of
+from reference.split import SplitShard
 from reference.tree import set_statistics
 
 KINDS: tuple[ScatterKind, ...] = (NORM, COLUMNS, OUTER)

@@ -19,7 +19,7 @@ from globular.model.statistics import PairStatistics, SoftStatistics
 from globular.passes.cpu import CpuShard, cells, grouped, sums
 from globular.passes.cpu.assign import neighborhoods
 from globular.passes.cpu.assign import neighbors as truncated
-from globular.passes.many import SplitShard, StreamShard
+from globular.passes.many import StreamShard
 from globular.seam.among import Neighbors
 from globular.seam.answers import Answer, Truncated
 from globular.seam.mixture_passes import Expect
@@ -28,6 +28,7 @@ from globular.seam.shard import Shard
 from makers import Rows, blobs, in_form, lattice, weights_for
 from reference import assign as hard_reference
 from reference import neighbors as reference
+from reference.split import SplitShard
 
 FORMS = ("float64", "float32", "uint8", "fortran", "csr64", "csr32")
 DENSE = FORMS[:4]

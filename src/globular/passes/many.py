@@ -19,7 +19,7 @@ from typing import Any, Generic, TypeVar, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from globular.data.blocks import Block, Matrix, Source, working_dtype
+from globular.data.blocks import Matrix, Source, working_dtype
 from globular.data.sources import check_rows
 from globular.model.nested import Batch, NestedStatistics
 from globular.model.statistics import F64, I64, Floats
@@ -237,19 +237,16 @@ class StreamShard(BlockShard):
 
     def parts(self) -> Iterator[CpuShard]:
         for block in read_ahead(self.source.blocks(self.rows_per_part)):
-            yield self._part(block)
+            if not self._checked:
+                check_rows(block.rows, self.source, np.arange(block.start, block.stop))
+            part = self.part_of(block.rows, slice(block.start, block.stop), self.state.view(block.start, block.stop))
+            part.first_row = self.first_row + block.start
+            yield part
         self._checked = True
 
     def row_blocks(self) -> Iterator[tuple[int, NDArray[Any]]]:
         for part in self.parts():
             yield part.first_row - self.first_row, next(part.row_blocks())[1]
-
-    def _part(self, block: Block) -> CpuShard:
-        if not self._checked:
-            check_rows(block.rows, self.source, np.arange(block.start, block.stop))
-        part = self.part_of(block.rows, slice(block.start, block.stop), self.state.view(block.start, block.stop))
-        part.first_row = self.first_row + block.start
-        return part
 
     def part_of(self, rows: Matrix, numbers: Index | slice, state: PointState) -> CpuShard:
         """A shard of the rows with these numbers, which the caller has read and keeps the state of."""

@@ -209,9 +209,10 @@ def _damage_reported(folder: Path) -> Iterator[None]:
 
 
 def _split_omitted(parameters: dict[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
-    """Separate the stored parameters from those of which only the name was stored."""
-    omitted = {name: what for name, value in parameters.items() if (what := omitted_name(value)) is not None}
-    return {name: value for name, value in parameters.items() if name not in omitted}, omitted
+    """Separate the stored parameters from those of which `encode_parameter` stored the name only."""
+    noted = {name: value for name, value in parameters.items() if isinstance(value, dict) and "$omitted" in value}
+    kept = {name: value for name, value in parameters.items() if name not in noted}
+    return kept, {name: str(value["$omitted"]) for name, value in noted.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,11 +270,6 @@ def encode_parameter(name: str, value: Any, arrays: dict[str, NDArray[Any]]) -> 
         return {"$omitted": getattr(value, "__qualname__", type(value).__name__)}
     arrays.update(own_arrays)
     return encoded
-
-
-def omitted_name(value: Any) -> str | None:
-    """Return the name under which :func:`encode_parameter` noted a parameter that it did not store."""
-    return str(value["$omitted"]) if isinstance(value, dict) and "$omitted" in value else None
 
 
 def decode_value(value: Any, arrays: Mapping[str, NDArray[Any]] | None = None, depth: int = 0) -> Any:

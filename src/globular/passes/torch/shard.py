@@ -263,7 +263,8 @@ class TorchShard(CardShard):
         first_row: int = 0,
         lent_recordings: Recordings | None = None,
     ) -> None:
-        x = (rows if rows.dtype in KEPT_TYPES else rows.to(_wide_enough(rows.dtype))).contiguous()
+        wide = torch.float32 if rows.dtype in (torch.int8, torch.int16, torch.bool) else torch.float64
+        x = rows.to(rows.dtype if rows.dtype in KEPT_TYPES else wide).contiguous()
         super().__init__(
             rows.shape, weights, rows.device, exact_type(x.dtype), state=state, first_row=first_row,
             lent_recordings=lent_recordings,
@@ -326,7 +327,3 @@ class TorchShard(CardShard):
 def exact_type(dtype: Any) -> Any:
     """The type of the differences that decide, of rows that are held in a type."""
     return torch.float64 if dtype == torch.float64 else torch.float32
-
-
-def _wide_enough(dtype: Any) -> Any:
-    return torch.float32 if dtype in (torch.int8, torch.int16, torch.bool) else torch.float64

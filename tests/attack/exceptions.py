@@ -22,7 +22,8 @@ _REASONS = {
         passes.torch.*
     """,
     "what people look at and run": """
-        cli.* report.* plotting.* datasets.* export.* callbacks.* data.columns.*
+        cli.* report.* plotting.* datasets.* export.* callbacks.*
+        data.blocks: _MOST_LISTED _MOST_PROPOSED
         model.history: _REPR_EDGE
         model.selection: FAINT CLOSE_SILHOUETTES CLOSE_CRITERIA FACTOR_APART
         selection: REFERENCE_ROWS ROWS_PER_CLUSTER REFERENCE_WORK

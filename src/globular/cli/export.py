@@ -43,7 +43,7 @@ def coreset(
 ) -> None:
     """Draw rows that stand for all of DATA, with a column of weights."""
     from globular import coresets
-    from globular.data.columns import column_names
+    from globular.data.blocks import column_names
     from globular.errors import DataError
     from globular.io import write_table
 

@@ -18,7 +18,7 @@ from globular.cli.shared import as_options, output, print_columns, print_next, p
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from globular.data.columns import Column
+    from globular.data.blocks import Column
     from globular.estimators.certificates import Certificate
     from globular.model.history import History
     from globular.persistence import ModelInfo
@@ -155,7 +155,7 @@ def _show_history(console: Console, history: History) -> None:
 def _show_data(console: Console, data: Sequence[str], found: Contents, columns: str | None) -> None:
     import numpy as np
 
-    from globular.io.files import file_size
+    from globular.io import file_size
 
     rows: list[tuple[str, Any]] = [
         ("rows", None if found.n_rows is None else f"{found.n_rows:,}"),

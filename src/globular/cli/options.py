@@ -25,8 +25,7 @@ from globular.errors import import_extra
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from globular.data.blocks import Source
-    from globular.data.columns import Column
+    from globular.data.blocks import Column, Source
 
 SIZES = ("n_clusters", "n_components", "max_components")
 """What the estimators call the number that ``-k`` gives."""
@@ -244,7 +243,7 @@ def load_model(folder: Path, n_threads: int | None = None) -> Any:
 
 def open_for(model: Any, data: Sequence[str], columns: str | None) -> Source:
     """The columns of a table that a model knows: those asked for, else those of its fit by their names."""
-    from globular.data.columns import check_columns
+    from globular.data.blocks import check_columns
 
     chosen = split_columns(columns)
     source = open_tables(data, _columns_of(model, data) if chosen is None else chosen)

@@ -126,7 +126,7 @@ def check_output(
     path: Path, suffixes: tuple[str, ...], what: str, data: Sequence[str], weights: str | None = None, *, force: bool
 ) -> None:
     """Refuse a file that cannot be written, that is an input of the command, or that exists already without `force`."""
-    from globular.io.files import check_file
+    from globular.io import check_file
 
     target = check_file(path, suffixes, what)
     refuse_input(target, [*data, weights] if weights is not None and Path(weights).is_file() else data)
@@ -150,7 +150,7 @@ def refuse_input(target: Path, inputs: Sequence[str]) -> None:
 def print_written(path: Path, what_next: str = "") -> None:
     """Name a file that is complete, and its size."""
     from globular.data.formats import expanded
-    from globular.io.files import file_size
+    from globular.io import file_size
 
     size = file_size(expanded(path).stat().st_size)
     output().print(f"Written: {path} ({size}){what_next}", soft_wrap=True)

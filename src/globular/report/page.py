@@ -24,7 +24,7 @@ from sklearn.utils.validation import check_is_fitted
 from globular._version import __version__
 from globular.data.blocks import Source
 from globular.data.open import as_source
-from globular.io.files import check_file, file_size, in_units, write_whole
+from globular.io import check_file, file_size, in_units, write_whole
 from globular.model.history import History, Record
 from globular.report.clusters import Clusters, Scan, centers_of, describe_clusters, scan
 from globular.report.pictures import Pictures, in_single, n_exemplars_for, parse_images, picture_clusters

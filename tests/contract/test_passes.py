@@ -51,7 +51,7 @@ def on_dask(p: Problem, client: Any) -> Any:
     import dask.array as da
 
     from globular.passes.dask import DaskShard
-    from globular.passes.dask.partitions import collection_partitions
+    from globular.passes.dask.workers import collection_partitions
 
     sizes = tuple(b - a for a, b in pairwise(CUTS))
     rows = da.from_array(p.matrix, chunks=(sizes, 3), asarray=False)

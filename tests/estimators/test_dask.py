@@ -59,7 +59,7 @@ from globular.passes.dask import DaskShard
 from globular.passes.dask import cluster as cluster_module
 from globular.passes.dask import messages as log_module
 from globular.passes.dask.messages import pack, unpack
-from globular.passes.dask.partitions import collection_partitions
+from globular.passes.dask.workers import collection_partitions
 
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
 

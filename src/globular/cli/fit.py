@@ -165,7 +165,7 @@ def _run(
 def _report(
     estimator: Any, source: Source, data: Sequence[str], names: Sequence[str] | None, folder: Path, labels: Path | None
 ) -> None:
-    from globular.report.page import mean_squared_error
+    from globular.report import mean_squared_error
 
     console, history = output(), estimator.history_
     stages = history.stage_seconds

@@ -14,8 +14,7 @@ from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
 from typing import Any, TypeVar
 
 from globular.errors import GlobularError
-from globular.passes.dask.partitions import Partition
-from globular.passes.dask.workers import keep_rows
+from globular.passes.dask.workers import Partition, keep_rows
 
 POLL_SECONDS = 1.0
 """How often to look whether all workers are still there while they work."""

@@ -33,8 +33,7 @@ from globular.model.statistics import F64
 from globular.passes.dask import workers
 from globular.passes.dask.cluster import Cluster, client_ids, load_rows
 from globular.passes.dask.messages import SNAPSHOT_BYTES, Log, Post, Reply, Request, Work, halves
-from globular.passes.dask.partitions import Partition
-from globular.passes.dask.workers import PartInfo, PartOptions, RowsInfo
+from globular.passes.dask.workers import PartInfo, Partition, PartOptions, RowsInfo
 from globular.passes.many import SideBySide
 from globular.seam.passes import AllLabels, Assign, Labels, Pass, Result, Take
 from globular.seam.tree_passes import ReadFrontier

@@ -40,7 +40,7 @@ from globular.estimators.checks import generator, whole_number
 from globular.estimators.inputs import Input, mean_variance, open_input
 from globular.estimators.kmeans import KMeans
 from globular.estimators.mixture import GaussianMixture
-from globular.model.centers import median_center
+from globular.model.cells import median_center
 from globular.model.covariances import FAMILIES
 from globular.model.selection import CRITERIA, LOWER_IS_BETTER, Score, Scores
 from globular.model.statistics import F64

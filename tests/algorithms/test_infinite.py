@@ -496,7 +496,7 @@ def test_a_part_of_the_claims_weighs_as_much_as_all() -> None:
     np.testing.assert_array_equal(part.means, again.means)
 
 
-@pytest.mark.parametrize("sizes", [{}, {"SEARCHED_AT_ONCE": 7}, {"NUMBERS_AT_ONCE": 100}])
+@pytest.mark.parametrize("sizes", [{}, {"ROWS_AT_ONCE": 7}, {"NUMBERS_AT_ONCE": 100}])
 def test_what_components_hold_of_cells_depends_neither_on_spans_nor_on_threads(
     sizes: dict[str, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:

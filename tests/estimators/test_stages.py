@@ -20,9 +20,9 @@ from globular.algorithms.kmeans.pipeline import PipelineOptions, kmeans
 from globular.algorithms.seeding.named import draw_seeds
 from globular.callbacks import Checkpoint
 from globular.estimators import running
-from globular.estimators.running import Fit
+from globular.estimators.running import Clock, Fit
 from globular.jit import kernel
-from globular.model.history import Clock, Record
+from globular.model.history import Record
 from globular.passes.cpu import CpuShard
 from reference import assign as hard
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from globular.model import centers
+from globular.algorithms.kmeans import centers
 from globular.passes.cpu import CpuShard, cells, sums, swaps
 from globular.passes.cpu.cells import prepared
 from globular.seam.passes import Halve
@@ -22,8 +22,9 @@ def rng(seed: int = 0) -> np.random.Generator:
 @pytest.fixture(params=[1, 1 << 14])
 def blocks(request: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """A centre at a time, or all of them."""
+    monkeypatch.setattr(cells, "NUMBERS_AT_ONCE", request.param)
+    monkeypatch.setattr(centers, "NUMBERS_PER_PART", request.param)
     for module in (centers, cells):
-        monkeypatch.setattr(module, "NUMBERS_AT_ONCE", request.param)
         monkeypatch.setattr(module, "SECONDS_PER_NUMBER", 1.0)
 
 

@@ -23,7 +23,7 @@ from globular._version import __version__
 from globular.cli.main import run
 from globular.cli.options import Model
 from globular.datasets import many_blobs, separated_mixture
-from globular.model import history
+from globular.estimators import running
 
 
 @pytest.fixture
@@ -85,7 +85,7 @@ def test_fit_tells_compiling_apart(
     data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     compiled = iter([0.0])
-    monkeypatch.setattr(history, "compile_seconds", lambda: next(compiled, 6.1))
+    monkeypatch.setattr(running, "compile_seconds", lambda: next(compiled, 6.1))
     assert command("fit", data, "-k", 20, "-o", tmp_path / "model") == 0
     assert "6.1 s beside these" in capsys.readouterr().out
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from globular.model.centers import median_center
+from globular.model.cells import median_center
 from globular.model.statistics import F64, I64
 from globular.threads import single_threaded_blas
 

@@ -85,7 +85,7 @@ def _measure(name: str, model: Any, X: Array) -> Result:
     import numpy as np
     from scipy.spatial import cKDTree
 
-    from globular.model.history import Clock
+    from globular.estimators.running import Clock
     from globular.threads import default_threads
 
     clock = Clock()

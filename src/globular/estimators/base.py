@@ -16,8 +16,8 @@ from sklearn.utils._param_validation import make_constraint
 
 from globular.estimators.inputs import Input, open_input
 from globular.estimators.parameters import BY_NAME, BY_TYPE, FROM_ONE, NOT_NEGATIVE, POSITIVE, SEED, Constraints, filled
-from globular.estimators.running import exhaust
-from globular.model.history import Clock, Record
+from globular.estimators.running import Clock, exhaust
+from globular.model.history import Record
 
 
 class Estimator(BaseEstimator):

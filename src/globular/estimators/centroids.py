@@ -33,9 +33,9 @@ from globular.estimators.checks import (
 from globular.estimators.elsewhere import lazily, where_x_is
 from globular.estimators.inputs import Input, open_input
 from globular.estimators.parameters import AUTO, FROM_ONE, Constraints, one_of
-from globular.estimators.running import Fit, warn_user
+from globular.estimators.running import Clock, Fit, warn_user
 from globular.estimators.starts import filled_up, of_unit_length, spare_centers
-from globular.model.history import Clock, History, Record
+from globular.model.history import History, Record
 from globular.model.statistics import F64, I64
 from globular.seam.among import ALL, Probe
 from globular.seam.answers import NEAREST, Centers, Nearest, Own

@@ -30,13 +30,12 @@ from globular.estimators.conditional import ConditionalMixture, checked_paramete
 from globular.estimators.inputs import Input, Weights, mean_variance, open_incomplete
 from globular.estimators.mixtures import N_CANDIDATES
 from globular.estimators.parameters import DEVICE, POSITIVE, Constraints, one_of
-from globular.estimators.running import exhaust
+from globular.estimators.running import Clock, exhaust
 from globular.estimators.validation import check_weights
 from globular.estimators.variational_mixture import N_NEIGHBORS, automatic_search, likely_components, truncated_bytes
 from globular.model.covariances import FAMILIES, SEPARABLE
 from globular.model.gaussian import GaussianParameters, isotropic_mixture
 from globular.model.given import GivenStart
-from globular.model.history import Clock
 from globular.model.noise import Noise
 from globular.model.statistics import F64, I64
 from globular.seam.passes import Labels

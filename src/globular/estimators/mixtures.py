@@ -34,13 +34,13 @@ from globular.estimators.checks import (
 from globular.estimators.elsewhere import lazily, where_x_is
 from globular.estimators.inputs import Input, mean_variance
 from globular.estimators.parameters import AUTO, FROM_ZERO, NOT_NEGATIVE, Constraints
-from globular.estimators.running import Fit, warn_user
+from globular.estimators.running import Clock, Fit, warn_user
 from globular.estimators.starts import continues, filled_up, spare_centers
 from globular.model.covariances import FAMILIES, CovarianceLimits
 from globular.model.exponential import ExponentialMixture
 from globular.model.gaussian import GaussianParameters, isotropic_mixture
 from globular.model.given import GivenStart
-from globular.model.history import KMEANS, SEEDS, Clock, History, Record
+from globular.model.history import KMEANS, SEEDS, History, Record
 from globular.model.noise import Noise
 from globular.model.statistics import F64, I64
 from globular.seam.answers import Answer

@@ -7,6 +7,7 @@ estimator's fitted attributes current and decides when to close the generator.
 from __future__ import annotations
 
 import sys
+import time
 import warnings
 from collections import deque
 from collections.abc import Callable, Generator, Iterator
@@ -19,7 +20,8 @@ import numpy as np
 from globular.algorithms.steps import Step
 from globular.callbacks import as_callbacks
 from globular.errors import FitInterruptedWarning
-from globular.model.history import PART, Clock, History, Record
+from globular.jit import compile_seconds
+from globular.model.history import PART, History, Record
 
 Model = TypeVar("Model")
 Result = TypeVar("Result")
@@ -29,6 +31,28 @@ GRACE = (1.05, 0.1)
 """A fit may exceed its `max_time` by this factor and by this many seconds more before a step is left out."""
 SAME_PRESS_SECONDS = 1.0
 """Ctrl-C again within this time is the same one: a launcher passes it on to a process that has had it already."""
+
+
+class Clock:
+    """Wall time of a fit, with the compilation of kernels counted apart: the first fit of a kind waits for them.
+
+    Runs from when it is made. What other processes compile, such as Dask's workers, is time of the fit to it.
+    """
+
+    __slots__ = ("_compiled_before", "_start")
+
+    def __init__(self) -> None:
+        self._start, self._compiled_before = time.perf_counter(), compile_seconds()
+
+    @property
+    def wall_seconds(self) -> float:
+        """All of the time."""
+        return time.perf_counter() - self._start
+
+    @property
+    def compile_seconds(self) -> float:
+        """The part of it that went into compiling."""
+        return compile_seconds() - self._compiled_before
 
 
 class Fit:

@@ -20,7 +20,8 @@ import numpy as np
 from globular.jit import library
 from globular.jit.library import VARIABLE, asked_for
 from globular.jit.sources import OURS
-from globular.threads import cached_property, on_all_threads
+from globular.lazy import cached_property
+from globular.threads import on_all_threads
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 

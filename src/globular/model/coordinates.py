@@ -17,10 +17,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 from scipy.linalg.lapack import dtrtri
 
+from globular.lazy import cached_property
 from globular.model.covariances import FAMILIES, CovarianceLimits
 from globular.model.statistics import F64
 from globular.model.subspace import Subspace
-from globular.threads import cached_property, even_ranges, run_all
+from globular.threads import even_ranges, run_all
 
 ROWS_AT_ONCE = 1 << 10
 """Rows of a product that a thread takes at once."""

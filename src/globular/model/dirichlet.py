@@ -19,10 +19,10 @@ from typing import Generic, NamedTuple, TypeVar
 import numpy as np
 from scipy.special import betaln, digamma, gammaln
 
+from globular.lazy import cached_property
 from globular.model.observations import ExpectedMixture, Moments, Posterior, Prior, Students, log_total
 from globular.model.posteriors import group_sticks, stick_terms
 from globular.model.statistics import F64, I64
-from globular.threads import cached_property
 
 P = TypeVar("P", bound=Posterior)
 _TAIL_TERMS = 4096

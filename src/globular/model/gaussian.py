@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
+from globular.lazy import cached_property
 from globular.model.covariances import FAMILIES, CentralMoments, CovarianceFamily, CovarianceLimits
 from globular.model.covariances.scatter import CANCELLATION_LIMIT
 from globular.model.noise import Noise
 from globular.model.statistics import F64, I64, SoftStatistics
-from globular.threads import cached_property
 
 _LOG_2PI = math.log(2 * math.pi)
 _WEIGHT_FLOOR = 10 * float(np.finfo(np.float64).eps)

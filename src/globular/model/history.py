@@ -18,15 +18,12 @@ iteration 0. Objectives may be compared within a stage.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING, overload
 
 import numpy as np
 from numpy.typing import NDArray
-
-from globular.jit import compile_seconds
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -205,25 +202,3 @@ def _repr_line(record: Record) -> str:
         f"{record.stage:<10} {record.iteration:>9} {record.seconds:>10.3f} {record.objective:>14.7g} "
         f"{record.n_distances:>14,} {changed:>10}"
     )
-
-
-class Clock:
-    """Wall time of a fit, with the compilation of kernels counted apart: the first fit of a kind waits for them.
-
-    Runs from when it is made. What other processes compile, such as Dask's workers, is time of the fit to it.
-    """
-
-    __slots__ = ("_compiled_before", "_start")
-
-    def __init__(self) -> None:
-        self._start, self._compiled_before = time.perf_counter(), compile_seconds()
-
-    @property
-    def wall_seconds(self) -> float:
-        """All of the time."""
-        return time.perf_counter() - self._start
-
-    @property
-    def compile_seconds(self) -> float:
-        """The part of it that went into compiling."""
-        return compile_seconds() - self._compiled_before

@@ -31,11 +31,12 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from globular.lazy import cached_property
 from globular.model.coordinates import Coordinates
 from globular.model.covariances import FAMILIES, CentralMoments, CovarianceLimits
 from globular.model.gaussian import Components, GaussianParameters, draw_by_component, mixing_weights
 from globular.model.statistics import F64, I64, SoftStatistics
-from globular.threads import cached_property, single_threaded_blas
+from globular.threads import single_threaded_blas
 
 ABSENT = 1e300
 """Stands for −2 log of a weight of zero: with infinity differences would be no numbers."""

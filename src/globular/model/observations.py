@@ -22,10 +22,10 @@ from typing import NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from globular.lazy import cached_property
 from globular.model.covariances import ScatterKind
 from globular.model.gaussian import GaussianParameters
 from globular.model.statistics import F64, I64, SoftStatistics, joined, picked
-from globular.threads import cached_property
 
 
 @dataclass(frozen=True, eq=False)

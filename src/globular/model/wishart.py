@@ -14,13 +14,13 @@ from typing import ClassVar, NamedTuple, Self
 import numpy as np
 from scipy.special import digamma, gammaln
 
+from globular.lazy import cached_property
 from globular.model.covariances import FAMILIES
 from globular.model.covariances.families import least_pivot, with_factors
 from globular.model.gaussian import GaussianParameters
 from globular.model.observations import ExpectedMixture, Moments, Posterior, Prior, Students
 from globular.model.posteriors import wishart_scales, wishart_terms
 from globular.model.statistics import F64
-from globular.threads import cached_property
 
 BETA_RANGE = 1e-8, 1.0
 """What a fitted β₀ may be."""

@@ -17,12 +17,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from globular.jit import Queue, kernel, new_queue, share_kernel, take_number
+from globular.lazy import cached_property
 from globular.model.random import random_labels
 from globular.model.statistics import F64
 from globular.seam import passes
 from globular.seam.passes import Index, Labels, Pass, Result, RowValue
 from globular.seam.shard import PointState, Shard
-from globular.threads import SECONDS_PER_NUMBER, cached_property, even_ranges, run_all, worth_waking
+from globular.threads import SECONDS_PER_NUMBER, even_ranges, run_all, worth_waking
 
 Handler = Callable[[Any, Any], Any]
 Function = TypeVar("Function", bound=Handler)

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from globular.data.blocks import Matrix, Source, working_dtype
 from globular.data.sources import check_rows
+from globular.lazy import cached_property
 from globular.model.nested import Batch, NestedStatistics
 from globular.model.statistics import F64, I64, Floats
 from globular.passes.cpu.shard import BlockShard, CpuShard, local_shard
@@ -28,7 +29,7 @@ from globular.passes.host import PART_BYTES
 from globular.seam.among import Need
 from globular.seam.passes import AssignBatch, Index, Locate, Pass, Result, RowValue, Take, Total
 from globular.seam.shard import PointState, Shard
-from globular.threads import cached_property, even_ranges, read_ahead
+from globular.threads import even_ranges, read_ahead
 
 IN_PARTS = "the rows lie in several parts, each of which would have to keep a second copy"
 Value = TypeVar("Value")

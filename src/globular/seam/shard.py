@@ -15,13 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from globular.errors import UnsupportedPassError
+from globular.lazy import cached_property
 from globular.model.gaussian import Spread, about_the_mean
 from globular.model.statistics import F64, Floats
 from globular.seam.among import Need
 from globular.seam.answers import Answer
 from globular.seam.mixture_passes import Expect
 from globular.seam.passes import Index, Labels, Moments, Pass, Result, RowValue
-from globular.threads import cached_property
 
 _MAKING = Lock()
 

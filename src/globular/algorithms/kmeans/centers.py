@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
-from globular.model.centers import means_of
 from globular.model.statistics import F64, HardStatistics
 from globular.seam.passes import Farthest
 from globular.seam.shard import Shard
+from globular.threads import SECONDS_PER_NUMBER, even_ranges, run_all
+
+NUMBERS_PER_PART = 1 << 16
+"""Numbers of centres that are worked on at once: they stay in the cache."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +64,22 @@ def update_centers(
     if unit or not all_filled:
         centers[~filled] = old[~filled]
     return CenterUpdate(centers, tuple(relocated))
+
+
+def means_of(sums: F64, divisors: F64, n_threads: int) -> F64:
+    """Sums (C, D) by divisors (C,)."""
+    if type(sums) is not np.ndarray:  # it lies on a card
+        return sums / divisors[:, None]
+    means = np.empty_like(sums)
+    by_parts(lambda part: np.divide(sums[part], divisors[part, None], out=means[part]), sums.shape, n_threads)
+    return means
+
+
+def by_parts(work: Callable[[slice], object], shape: tuple[int, ...], n_threads: int) -> None:
+    """Do something to all rows of arrays of this shape, (C, D), on our threads."""
+    C, D = shape
+    spans, seconds = even_ranges(C, 1 + NUMBERS_PER_PART // max(1, D)), SECONDS_PER_NUMBER * C * D
+    run_all(lambda span: work(slice(*span)), spans, n_threads, seconds=seconds, calls_blas=False)
 
 
 def place_empty(

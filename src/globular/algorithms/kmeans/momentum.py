@@ -17,14 +17,13 @@ the objective on which Lloyd stops. With unit centres (cosine) the same holds fo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
-from globular.algorithms.kmeans.centers import CenterUpdate
+from globular.algorithms.kmeans.centers import CenterUpdate, by_parts
 from globular.model.statistics import F64
 from globular.seam.passes import Index
-from globular.threads import SECONDS_PER_NUMBER, even_ranges, run_all, worth_waking
 
 DECAY = 0.9
 """Share of a centre's velocity that an iteration keeps; larger = a longer memory."""
@@ -32,8 +31,6 @@ REACH = 0.95
 """Share of the way beyond its mean that the objective allows a centre; 0 is Lloyd, and 1 would gain nothing."""
 LEAD = 5.0
 """The same as a multiple of what its mean has just moved by; larger = settled centres go farther."""
-NUMBERS_PER_PART = 1 << 16
-"""Numbers of centres that are worked on at once: they stay in the cache."""
 
 
 class Momentum:
@@ -65,7 +62,7 @@ class Momentum:
             if self._unit_centers:
                 centers[part] = _on_cap(centers[part], means[part], old[part])
 
-        _by_parts(move, means, self._n_threads)
+        by_parts(move, means.shape, self._n_threads)
         self._velocity, self._means = velocities, means  # nobody changes the centres of an update
         return centers
 
@@ -73,16 +70,6 @@ class Momentum:
         """These centres have jumped: where they came from says nothing about where they will go."""
         if self._velocity is not None and len(clusters):
             self._velocity[clusters] = 0.0
-
-
-def _by_parts(work: Callable[[slice], object], sums: F64, n_threads: int) -> None:
-    """Do something to all rows of an array, (C, D), on our threads; a single one takes all of them at once."""
-    threads = worth_waking(n_threads, SECONDS_PER_NUMBER * sums.size, interpreted=True)
-    if threads == 1:
-        work(slice(0, len(sums)))
-        return
-    spans = even_ranges(len(sums), 1 + NUMBERS_PER_PART // max(1, sums.shape[1]))
-    run_all(lambda span: work(slice(*span)), spans, threads, calls_blas=False)
 
 
 def _on_cap(centers: F64, means: F64, old: F64) -> F64:

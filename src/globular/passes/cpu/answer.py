@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from globular.model.centers import median_center
+from globular.model.cells import median_center
 from globular.model.dirichlet import InfiniteMixture
 from globular.model.observations import Students
 from globular.model.statistics import F64

@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 from globular.jit import Queue, Scratch, inline, kernel, new_queue, share_kernel, take_number
 from globular.jit.blas import multiply_rows
 from globular.jit.memory import as_matrix, order_key
-from globular.model.centers import NUMBERS_AT_ONCE
 from globular.model.groups import group_by
 from globular.model.statistics import F64, Floats
 from globular.passes.cpu.engine.decide import STATE, TILE, insert, lower_block, lower_few_columns
@@ -43,6 +42,8 @@ SECONDS_PER_ROW = 1e-7
 """Of a row and the centres of a cell, about: in 2 columns it is 0.08 µs, in 32 it is 0.3."""
 THIN = 8
 """Columns up to which rows are multiplied by our own kernel: BLAS would mostly pack and unpack."""
+NUMBERS_AT_ONCE = 1 << 14
+"""Numbers of centres that a thread takes at once."""
 AS_THEY_ARE = np.empty(0, dtype=np.intp)
 """An order of centres."""
 

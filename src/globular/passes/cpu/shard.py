@@ -10,13 +10,14 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from globular.errors import UnsupportedPassError
+from globular.lazy import cached_property
 from globular.model.statistics import F64, Floats
 from globular.passes.cpu.rows import CSRRows, DenseRows, Rows, read_only, row_lengths
 from globular.passes.host import NONE, PART_BYTES, ROWS_AT_ONCE, HostShard
 from globular.seam.among import Need
 from globular.seam.passes import Index, Pass, Result
 from globular.seam.shard import PointState
-from globular.threads import SECONDS_PER_LOOK, cached_property, even_ranges, map_all, run_all
+from globular.threads import SECONDS_PER_LOOK, even_ranges, map_all, run_all
 
 SURE_OF = 64
 """Rows that are converted before all are."""

@@ -31,12 +31,12 @@ from weakref import WeakKeyDictionary, WeakValueDictionary
 import numpy as np
 from numpy.typing import NDArray
 
+from globular.lazy import cached_property
 from globular.model.gaussian import GaussianParameters
 from globular.model.statistics import F64, PairStatistics
 from globular.passes.many import Node, TreeSum
 from globular.seam.passes import Effect, Names, Pass
 from globular.seam.tree_passes import OPENING, FrontierState, Gains, PutFrontier
-from globular.threads import cached_property
 
 
 class Work:

@@ -149,7 +149,7 @@ def expect_all(shard: TorchShard, work: Expect) -> SoftStatistics:
 def expect_tied(shard: TorchShard, work: ExpectTied) -> SoftStatistics:
     """The same as products with the rows alone."""
     densities = Densities(shard, work.mixture, linear_about=np.asarray(work.offset))
-    return densities.blocks.linear_statistics(densities.moments(), shard.n_rows)
+    return densities.blocks.statistics(densities.moments(), shard.n_rows)
 
 
 @TorchShard.implements(LabelByDensity)

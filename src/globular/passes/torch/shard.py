@@ -21,6 +21,7 @@ import torch
 from numpy.typing import NDArray
 
 from globular.errors import MemoryBudgetError, UnsupportedPassError
+from globular.lazy import cached_property
 from globular.model.random import random_labels
 from globular.model.statistics import F64, Floats
 from globular.passes.host import BY_METHODS, Handler, HostShard
@@ -31,7 +32,6 @@ from globular.seam import passes
 from globular.seam.among import Need
 from globular.seam.passes import Index, Labels, Pass, Result, RowValue
 from globular.seam.shard import PointState
-from globular.threads import cached_property
 
 Work = Callable[..., tuple[Any, ...]]
 

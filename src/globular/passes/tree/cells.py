@@ -6,24 +6,23 @@ state is in this process, wherever its rows are.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from globular.jit import Queue, kernel, new_queue, share_kernel, take_number
+from globular.jit import kernel
 from globular.model.chunks import Chunks, Claims, NodeValue
 from globular.model.gaussian import GaussianParameters
-from globular.model.groups import starts_of
 from globular.model.statistics import F64, I64
-from globular.passes.cpu.expect.blocks import Answers, ChunkBlocks
-from globular.passes.cpu.expect.rows_of import SMALLEST_SHARE
-from globular.passes.cpu.rows import read_only
-from globular.passes.host import SEARCHED_AT_ONCE, HostShard
+from globular.passes.cpu.engine.moments import Answers
+from globular.passes.cpu.expect.blocks import ChunkBlocks
+from globular.passes.cpu.expect.rows_of import SMALLEST_SHARE, claims_of
+from globular.passes.host import ROWS_AT_ONCE, HostShard
 from globular.passes.tree.frontier import Frontier
 from globular.passes.tree.partition import PartitionTree
 from globular.seam import tree_passes as passes
-from globular.threads import SECONDS_PER_NUMBER, even_ranges, map_all, worth_waking
+from globular.threads import even_ranges, map_all
 
 _ENTRIES_AT_ONCE = 2**17
 """Numbers in the matrices of nodes that are looked at together: a megabyte, which the cache holds."""
@@ -152,73 +151,27 @@ def put_frontier(shard: HostShard, work: passes.PutFrontier) -> None:
     frontier_of(shard).restore(work.state, work.gains)
 
 
-class Cells(NamedTuple):
-    """Cells of the frontier, or copies of those that components hold; no copies where they are only counted."""
-
-    weights: Any  # (M,)
-    means: Any  # (M, D)
-    scatter: Any  # (M, S), or (M, 0)
-
-
-@kernel
-def find_cells(
-    queue: Queue,  # IN/OUT spans not taken yet
-    cells_per_span: int,  # IN
-    q: Any,  # IN  (M, C) responsibilities
-    components: Any,  # IN  (n,)
-    least: float,  # IN  responsibility above which a cell is a component's
-    cells: Any,  # IN
-    places: Any,  # IN/OUT (spans, n) where what each component holds goes; then where it ends
-    found: Any,  # OUT with weights w q; scatters are sums, and so shrink with the weight
-) -> None:
-    """Called twice: first there is no room for what is found, and spans count. O(M·n + claims·S)."""
-    M = cells.weights.shape[0]
-    span = take_number(queue)
-    while span * cells_per_span < M:
-        for k in range(components.shape[0]):
-            c, at = components[k], places[span, k]
-            for i in range(span * cells_per_span, min(M, (span + 1) * cells_per_span)):
-                if q[i, c] > least:
-                    if found.weights.shape[0]:
-                        found.weights[at] = cells.weights[i] * q[i, c]
-                        for d in range(cells.means.shape[1]):
-                            found.means[at, d] = cells.means[i, d]
-                        for s in range(cells.scatter.shape[1]):
-                            found.scatter[at, s] = cells.scatter[i, s] * q[i, c]
-                    at += 1
-            places[span, k] = at
-        span = take_number(queue)
-
-
 @HostShard.implements(passes.CellsOf)
 def cells_of(shard: HostShard, work: passes.CellsOf) -> Claims:
     frontier, mixture = frontier_of(shard), work.mixture
     blocks, at_once = ChunkBlocks(mixture, frontier.offset), max(1, NUMBERS_AT_ONCE // mixture.n_components)
-    return Claims.join([
-        _claimed(blocks, chunks.pick(slice(*span)), work.components, shard.n_threads)
-        for chunks in frontier.parts()
-        for span in even_ranges(len(chunks), at_once)
-    ])  # fmt: skip
+    found = list[Claims]()
+    for part in frontier.parts():
+        for span in even_ranges(len(part), at_once):
+            found += _claimed(blocks, part.pick(slice(*span)), work.components, shard.n_threads)
+    return Claims.join(found)
 
 
-def _claimed(blocks: ChunkBlocks, cells: Chunks, components: NDArray[np.integer], n_threads: int) -> Claims:
-    """What components hold of some cells: counted first, then copied."""
+def _claimed(blocks: ChunkBlocks, cells: Chunks, components: NDArray[np.integer], n_threads: int) -> list[Claims]:
+    """What components hold of some cells, piece by piece."""
     q, _ = blocks.posterior(blocks.observed(cells), n_threads)
-    n_spans, wanted = -(-len(cells) // SEARCHED_AT_ONCE), components.astype(np.int64)
-    places = np.zeros((n_spans, len(components)), dtype=np.int64)
-    held = Cells(*(read_only(np.ascontiguousarray(each)) for each in (cells.weights, cells.means, cells.scatter)))
-    n_threads = worth_waking(min(n_threads, n_spans), SECONDS_PER_NUMBER * q.size)
 
-    def find(n: int) -> Chunks:
-        queue, found = new_queue(), Cells(*(np.empty((n, *each.shape[1:])) for each in held))
-        given = queue, SEARCHED_AT_ONCE, q, wanted, SMALLEST_SHARE, held, places, found
-        share_kernel(lambda: find_cells(*given), queue, n_threads, calls_blas=False)
-        return Chunks(*found, cells.kind)
+    def claim(span: tuple[int, int]) -> Claims:
+        shares = np.take(q[slice(*span)], components, axis=1)
+        which, chosen = np.nonzero((shares > SMALLEST_SHARE).T)
+        return claims_of(cells.pick(span[0] + chosen), shares[chosen, which], which, len(components))
 
-    find(0)
-    starts = starts_of(places.T.ravel())  # what a component holds in all spans lies together
-    places[:] = starts[:-1].reshape(places.T.shape).T
-    return Claims(find(int(starts[-1])), starts[::n_spans].copy())
+    return map_all(claim, even_ranges(len(cells), ROWS_AT_ONCE), n_threads)
 
 
 @HostShard.implements(passes.OpenHeld)

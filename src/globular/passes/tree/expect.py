@@ -30,11 +30,12 @@ def expect_all(shard: HostShard, work: ExpectCells) -> SoftStatistics:
     """Every cell against all components."""
     frontier, n_threads = frontier_of(shard), shard.n_threads
     blocks = ChunkBlocks(work.mixture, frontier.offset)
+    blocks.rule = work.rule
     counted = [part.weights for part in frontier.parts()]
     if work.within is not None:
         counted = _held_weights(frontier, work.within, n_threads)
     found = [
-        blocks.moments(blocks.observed(part), weights, n_threads, work.rule)
+        blocks.moments(blocks.observed(part), weights, n_threads)
         for part, weights in zip(frontier.parts(), counted, strict=True)
         if len(part)  # mostly no cell is a single row
     ]

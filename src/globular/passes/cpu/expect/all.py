@@ -13,7 +13,8 @@ import numpy as np
 
 from globular.model.gaussian import GaussianParameters
 from globular.model.statistics import F64, SoftStatistics
-from globular.passes.cpu.expect.blocks import Answers, ChunkBlocks
+from globular.passes.cpu.engine.moments import Answers
+from globular.passes.cpu.expect.blocks import ChunkBlocks
 from globular.passes.cpu.shard import CpuShard
 from globular.seam.among import All
 from globular.seam.answers import Answer
@@ -44,7 +45,7 @@ def expect_tied(shard: CpuShard, work: ExpectTied) -> SoftStatistics:
     """The same as products with the rows alone."""
     check_columns(shard, work.mixture.n_features)
     blocks = ChunkBlocks(work.mixture, work.offset, linear=True)
-    return blocks.linear_statistics(blocks.moments(shard, shard.weights, shard.n_threads), shard.n_rows)
+    return blocks.statistics(blocks.moments(shard, shard.weights, shard.n_threads), shard.n_rows)
 
 
 @CpuShard.implements(Answer, GaussianParameters)

@@ -22,35 +22,19 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from globular.jit import Queue, Scratch, inline, kernel, new_queue, share_kernel, take_number
-from globular.jit.blas import add_product
+from globular.jit import Queue, Scratch, kernel, new_queue, share_kernel, take_number
+from globular.lazy import cached_property
 from globular.model.chunks import Chunks, ShareRule
 from globular.model.covariances.scatter import CANCELLATION_LIMIT
 from globular.model.gaussian import GaussianParameters, linear_coefficients
-from globular.model.statistics import F64, Floats, SoftStatistics
-from globular.passes.cpu.engine.densities import (
-    FEW_COLUMNS,
-    NOTHING,
-    TILE,
-    Block,
-    Form,
-    Observed,
-    add_moments,
-    find_largest,
-    joint_block,
-    mirror,
-    new_differences,
-    per_weight,
-    put_difference,
-    scale_lines,
-    softmax_block,
-    weight_of,
-)
+from globular.model.statistics import F64, Additive, Floats, SoftStatistics
+from globular.passes.cpu.engine.densities import FEW_COLUMNS, TILE, Block, Form, Observed, new_differences
+from globular.passes.cpu.engine.moments import Answers, Tally, answer_some, expect_some
 from globular.passes.cpu.expect.features import central, linear_form
 from globular.passes.cpu.rows import read_only
 from globular.passes.cpu.shard import CpuShard
-from globular.passes.host import NO_NUMBERS, NO_TABLE, NONE
-from globular.threads import SECONDS_PER_NUMBER, cached_property, run_all, worth_waking
+from globular.passes.host import NO_NUMBERS, NO_TABLE
+from globular.threads import SECONDS_PER_NUMBER, even_ranges, run_all
 
 BLOCK_ENTRIES = 2**15
 """Numbers in the widest array of a block: a quarter of a megabyte, which the cache of a core holds."""
@@ -66,28 +50,11 @@ PAIR_WORK = 64
 """Multiplications that looking up a pair (row, component) is worth, where not all are looked at."""
 TINY = 2**18
 """Multiplications of a product up to which BLAS takes one thread anyway."""
-SUMMED_AT_ONCE = 2**9
+SUMMED_AT_ONCE = 2**10
 """Numbers of a sum that one thread adds up: few enough for the sums of some components to go to all threads."""
 _NONE = read_only(np.empty(0))
 ABSENT = -1e300
 """Stands for the log-weight of a component of weight zero: −∞ would make NaN in a matrix product."""
-
-
-class Tally(NamedTuple):
-    """What spans or stretches add up, weighted by the responsibilities; all spans may lie one behind the other."""
-
-    raw: Any  # (spans, C, W) sums of the features
-    tight_sums: Any  # (spans, T, D) of tight components about their means
-    tight_scatter: Any  # (spans, T, S), or (spans, T, D²) where it is whole matrices
-    totals: Any  # (spans, 2) Σ w log p(x), Σ w
-
-
-class Answers(NamedTuple):
-    """What a mixture says of every row, as far as it is asked for."""
-
-    components: Any = NO_NUMBERS  # (N,) the one of largest p(c | x), the lowest on ties, −1 for noise; or empty
-    densities: Any = NONE  # (N,) log p(x), or empty
-    table: Any = NO_TABLE  # (N, ≥ C), or empty: p(c | x) where densities are wanted too, else log p(c, x)
 
 
 class Stretches(NamedTuple):
@@ -97,162 +64,6 @@ class Stretches(NamedTuple):
     first: Any  # (I,) rows or chunks first … end − 1
     end: Any  # (I,)
     place: Any  # (I,) where the sums of its first component go, in those of all stretches
-
-
-@inline
-def begin_sums(tally: Any) -> None:
-    """Zeros, written by the thread that adds to them: they are in its cache then."""
-    tally.raw[:] = 0.0
-    tally.tight_sums[:] = 0.0
-    tally.tight_scatter[:] = 0.0
-    tally.totals[0] = tally.totals[1] = 0.0
-
-
-@kernel
-def share_block(
-    observed: Any,  # IN
-    first: int,  # IN
-    n: int,  # IN
-    form: Any,  # IN
-    block: Any,  # OUT its joint: w q(c); its densities: each row's part of the bound per unit weight
-) -> None:
-    """Responsibilities of some rows: the best ones (Eq. 10), or where `block` has room for it those of their means.
-
-    With q = p(s | x̄) the bound of Eq. 9 is Σ q (⟨log p(s, x)⟩ − log q) = log p(x̄) + Σ q (⟨log p(s, x)⟩ − log p(s, x̄)).
-    O(n·C·S)
-    """
-    by_means = block.bare.shape[0] > 0
-    if by_means:
-        joint_block(observed, first, n, form, False, block, block.bare)
-    joint_block(observed, first, n, form, True, block, block.joint)
-    if not by_means:
-        softmax_block(block.joint, n, form.background, block.largest, block.totals, block.densities)
-    else:
-        for c in range(block.joint.shape[0]):
-            for i in range(n):
-                block.joint[c, i] -= block.bare[c, i]
-        softmax_block(block.bare, n, form.background, block.largest, block.totals, block.densities)
-        for c in range(block.joint.shape[0]):
-            for i in range(n):
-                block.densities[i] += block.bare[c, i] / block.totals[i] * block.joint[c, i]
-                block.joint[c, i] = block.bare[c, i]
-    for i in range(n):
-        total = block.totals[i]
-        block.totals[i] = weight_of(observed.counted, first + i) / total if total > 0.0 else np.nan
-    scale_lines(block.joint, n, block.totals)
-
-
-@kernel
-def add_tight(
-    observed: Any,  # IN
-    first: int,  # IN
-    n: int,  # IN
-    least: float,  # IN
-    form: Any,  # IN
-    block: Any,  # IN  features and shares
-    tally: Any,  # IN/OUT
-) -> None:
-    """Moments of tight components about their means; rows with no share to speak of cost nothing. O(n·T·S)."""
-    (T, D), scatter = form.means.shape, tally.tight_scatter
-    differences, whole = block.differences, form.factors.shape[1] > 0
-    for t in range(T):
-        shares = block.joint[form.tight[t]]
-        m, largest = 0, 0.0
-        for i in range(n):
-            largest = max(largest, shares[i])
-        for i in range(n + 1):  # the last time what is left is added: at a second place it would be compiled twice
-            if i < n and shares[i] > max(least * weight_of(observed.counted, first + i), NOTHING * largest):
-                for d in range(D):
-                    put_difference(differences, m, d, block.features[i, d] - form.means[t, d])
-                differences.values[m] = shares[i]
-                if observed.scatter.shape[1]:
-                    part = shares[i] * per_weight(observed.weights, first + i)
-                    add_spread(observed.scatter, first + i, part, scatter, t, D if whole else 0)
-                m += 1
-            if m == TILE or (i == n and m > 0):
-                add_moments(differences, m, whole, t, tally.tight_sums, scatter)
-                m = 0
-
-
-@inline
-def add_spread(spread: Any, i: int, part: float, scatter: Any, t: int, D: int) -> None:
-    """Add a part of what a chunk's rows scatter about its mean; of matrices, of D > 0, the upper triangle. O(S)."""
-    if D:
-        place = 0
-        for d in range(D):
-            for e in range(d, D):
-                scatter[t, d * D + e] += part * spread[i, place]
-                place += 1
-    else:
-        for s in range(scatter.shape[1]):
-            scatter[t, s] += part * spread[i, s]
-
-
-@kernel
-def expect_some(
-    observed: Any,  # IN
-    first: int,  # IN
-    end: int,  # IN  rows first … end − 1
-    least: float,  # IN
-    form: Any,  # IN
-    block: Any,  # scratch of this thread
-    tally: Any,  # OUT without the axis of spans
-) -> None:
-    """The sums of some rows. O(n·C·S)."""
-    begin_sums(tally)
-    B, (C, W), totals = block.features.shape[0], form.coefficients.shape, tally.totals
-    for begin in range(first, end, B):
-        n = min(B, end - begin)
-        share_block(observed, begin, n, form, block)
-        if form.tight.shape[0] < C:
-            add_product(block.joint, block.features, 0, n, tally.raw)
-        else:
-            for c in range(C):
-                for i in range(n):
-                    tally.raw[c, W - 1] += block.joint[c, i]
-        add_tight(observed, begin, n, least, form, block, tally)
-        for i in range(n):
-            totals[0] += weight_of(observed.counted, begin + i) * block.densities[i]
-            totals[1] += weight_of(observed.counted, begin + i)
-    mirror(tally.tight_scatter, form.means.shape[1] if form.factors.shape[1] else 0)
-
-
-@kernel
-def answer_some(
-    observed: Any,  # IN
-    first: int,  # IN
-    end: int,  # IN  rows first … end − 1
-    form: Any,  # IN
-    block: Any,  # scratch of this thread
-    answers: Any,  # OUT
-) -> None:
-    """What a mixture says of some rows. O(n·C·S)."""
-    B = block.features.shape[0]
-    for begin in range(first, end, B):
-        n = min(B, end - begin)
-        joint_block(observed, begin, n, form, True, block, block.joint)
-        answer_block(begin, n, form.background, block, answers)
-
-
-@inline
-def answer_block(begin: int, n: int, background: float, block: Any, answers: Any) -> None:
-    """What is asked for, from the log-joint of n rows from `begin` on, which the block has. O(n·C)."""
-    components, densities, table = answers
-    if components.shape[0]:
-        find_largest(block.joint, n, block.largest, components[begin : begin + n])
-        for i in range(n):
-            if background > block.largest[i]:
-                components[begin + i] = -1
-    if densities.shape[0]:
-        softmax_block(block.joint, n, background, block.largest, block.totals, densities[begin : begin + n])
-        if table.shape[0]:
-            for i in range(n):
-                block.totals[i] = 1.0 / block.totals[i]
-            scale_lines(block.joint, n, block.totals)
-    if table.shape[0]:
-        for i in range(n):
-            for c in range(block.joint.shape[0]):
-                table[begin + i, c] = block.joint[c, i]
 
 
 @kernel
@@ -296,26 +107,6 @@ def expect_or_answer(
         item = take_number(queue)
 
 
-@kernel
-def add_parts(
-    queue: Queue,  # IN/OUT stretches of numbers not taken yet
-    parts: Any,  # IN  (parts, K)
-    length: int,  # IN  numbers that a thread adds up at once
-    total: Any,  # OUT (K,)
-) -> None:
-    """parts[0] + parts[1] + …, in this order. O(parts·K)."""
-    K = total.shape[0]
-    first = take_number(queue) * length
-    while first < K:
-        end = min(K, first + length)
-        for k in range(first, end):
-            total[k] = 0.0
-        for i in range(parts.shape[0]):
-            for k in range(first, end):
-                total[k] += parts[i, k]
-        first = take_number(queue) * length
-
-
 # --- drivers ---------------------------------------------------------------------------------------------------------
 
 _NO_TALLY = Tally(NO_TABLE, NO_TABLE, NO_TABLE, NO_TABLE)
@@ -344,12 +135,6 @@ def _nothing(n_rows: int, dtype: type[np.floating] = np.float64) -> Floats:
     return read_only(np.empty((n_rows, 0), dtype))
 
 
-def by_precision(rows: Floats) -> tuple[Floats, Floats]:
-    """Rows in float64 and in float32, of which one has no columns: kernels take both, and are compiled once."""
-    n = len(rows)
-    return (_nothing(n), rows) if rows.dtype == np.float32 else (rows, _nothing(n, np.float32))
-
-
 class Spans(NamedTuple):
     """How rows are cut."""
 
@@ -373,7 +158,7 @@ def _one_mixture(C: int, rows_per_span: int, n_rows: int) -> tuple[Stretches, ND
 
 
 @dataclass(slots=True)
-class RawMoments:
+class RawMoments(Additive):
     """Sums over chunks, weighted by the responsibilities."""
 
     raw: F64
@@ -385,13 +170,6 @@ class RawMoments:
     bound: float
     weight: float
 
-    def __add__(self, other: RawMoments) -> RawMoments:
-        """Those of both."""
-        return RawMoments(
-            self.raw + other.raw, self.tight_sums + other.tight_sums, self.tight_scatter + other.tight_scatter,
-            self.bound + other.bound, self.weight + other.weight,
-        )  # fmt: skip
-
 
 class ChunkBlocks:
     """A mixture ready to be evaluated on chunks about an offset.
@@ -399,6 +177,9 @@ class ChunkBlocks:
     `by_differences` takes no products of features, and `linear` those with the rows alone, without quadratic forms
     (`Spread`).
     """
+
+    rule: ShareRule = "optimal"
+    """Which responsibilities chunks have."""
 
     def __init__(
         self, mixture: GaussianParameters, offset: F64, *, by_differences: bool = False, linear: bool = False
@@ -471,10 +252,10 @@ class ChunkBlocks:
         n_blocks = -(-rows // block_size(self.width))
         return Spans(-(-n_rows // rows), rows, -(-rows // n_blocks))
 
-    def block(self, n_rows: int, rule: ShareRule = "optimal") -> Block:
+    def block(self, n_rows: int) -> Block:
         """Scratch of a thread."""
         C, W = self.coefficients.shape
-        return new_block(C, W, n_rows, self.means.shape[1] if len(self.tight) else 0, rule)
+        return new_block(C, W, n_rows, self.means.shape[1] if len(self.tight) else 0, self.rule)
 
     def observed(self, chunks: Chunks) -> Observed:
         """Chunks as kernels take them, with scatter of the kind that the mixture needs."""
@@ -485,8 +266,10 @@ class ChunkBlocks:
         return Observed(_fixed(chunks.means), single, _NONE, _fixed(chunks.weights), _fixed(scatter), _NONE)
 
     def rows(self, rows: Floats, scales: F64) -> Observed:
-        """Rows as kernels take them."""
-        return Observed(*by_precision(rows), read_only(scales), _NONE, _nothing(len(rows)), _NONE)
+        """Rows as kernels take them, in float64 and in float32: one has no columns, and kernels are compiled once."""
+        n = len(rows)
+        both = (_nothing(n), rows) if rows.dtype == np.float32 else (rows, _nothing(n, np.float32))
+        return Observed(*both, read_only(scales), _NONE, _nothing(n), _NONE)
 
     def on_spans(self, seen: Observed | CpuShard, n_threads: int, work: Work) -> None:
         """Call a kernel with a queue of all spans, or span by span where rows have to be converted: the same bits."""
@@ -539,22 +322,13 @@ class ChunkBlocks:
             np.empty((n_spans, C, W)), np.empty((n_spans, T, D)), np.empty((n_spans, T, S)), np.empty((n_spans, 2))
         )
 
-    def moments(
-        self, seen: Observed | CpuShard, counted: F64, n_threads: int = 1, rule: ShareRule = "optimal",
-        least: float = 0.0,
-    ) -> RawMoments:  # fmt: skip
-        """Of rows or chunks that count by these weights (empty: each once).
-
-        Rows with at most the share `least` of a component that is evaluated by differences count, but move nothing.
-        """
+    def moments(self, seen: Observed | CpuShard, counted: F64, n_threads: int = 1) -> RawMoments:
+        """Sums over rows or chunks that count by these weights (empty: each once)."""
         tally = self.new_tally(self.spans(_n_rows(seen)).n)
-        self.run(seen, counted, n_threads, tally, Answers(), rule, least)
+        self.run(seen, counted, n_threads, tally, Answers())
         return self.total(tally, n_threads)
 
-    def run(
-        self, seen: Observed | CpuShard, counted: F64, n_threads: int, tally: Tally, answers: Answers,
-        rule: ShareRule = "optimal", least: float = 0.0,
-    ) -> None:  # fmt: skip
+    def run(self, seen: Observed | CpuShard, counted: F64, n_threads: int, tally: Tally, answers: Answers) -> None:
         """Fill the tally, or the answers: stretches of rows under one mixture, which is all of the form."""
         form, n_rows = self.form, _n_rows(seen)
         if isinstance(seen, Observed) and seen.scatter.shape[1]:
@@ -566,8 +340,8 @@ class ChunkBlocks:
             if len(tally.totals):
                 sums = Tally(*(each[which].reshape(-1, each.shape[-1]) for each in tally))
             some = some._replace(counted=read_only(counted[rows]))
-            block = self.block(spans.rows_per_block, rule)
-            expect_or_answer(queue, stretches, bounds, some, least, form, block, sums, said)
+            block = self.block(spans.rows_per_block)
+            expect_or_answer(queue, stretches, bounds, some, 0.0, form, block, sums, said)
 
         self.on_spans(seen, n_threads, work)
 
@@ -578,33 +352,20 @@ class ChunkBlocks:
         return RawMoments(raw, sums, scatter, float(bound), float(weight))
 
     def statistics(self, total: RawMoments, n_chunks: int) -> SoftStatistics:
-        """What the moments of `n_chunks` chunks say about the means of the mixture."""
-        n_distances = n_chunks * len(self.means)
-        if len(self.tight) == len(self.means):
-            return statistics_of(total, n_distances)
-        counts = total.raw[:, -1].copy()
-        sums, scatter = central(self.kind, total.raw, self.means)
-        if len(self.tight):
-            sums[self.tight], scatter[self.tight] = total.tight_sums, total.tight_scatter
-        return SoftStatistics(counts, sums, scatter, total.bound, total.weight, n_distances)
-
-    def linear_statistics(self, total: RawMoments, n_rows: int) -> SoftStatistics:
-        """The same of products with the rows alone, which say nothing about second moments."""
-        counts = total.raw[:, -1].copy()
-        sums = total.raw[:, :-1] - counts[:, None] * self.means
-        n_distances = n_rows * len(counts)
-        return SoftStatistics(counts, sums, total.tight_scatter, total.bound, total.weight, n_distances)
+        """What the moments of chunks say about the means of the mixture, and nothing of second moments if `linear`."""
+        (C, D), counts = self.means.shape, total.raw[:, -1].copy()
+        sums, scatter = total.tight_sums, total.tight_scatter
+        if len(self.tight) < C and self.coefficients.shape[1] > D + 1:
+            sums, scatter = central(self.kind, total.raw, self.means)
+            if len(self.tight):
+                sums[self.tight], scatter[self.tight] = total.tight_sums, total.tight_scatter
+        elif len(self.tight) < C:
+            sums = total.raw[:, :-1] - counts[:, None] * self.means
+        return SoftStatistics(counts, sums, scatter, total.bound, total.weight, n_chunks * C)
 
 
 def _n_rows(seen: Observed | CpuShard) -> int:
     return len(seen.x) if isinstance(seen, Observed) else seen.n_rows
-
-
-def statistics_of(total: RawMoments, n_distances: int) -> SoftStatistics:
-    """Where all components are evaluated by differences."""
-    return SoftStatistics(
-        total.raw[:, -1].copy(), total.tight_sums, total.tight_scatter, total.bound, total.weight, n_distances
-    )
 
 
 def add_in_order(parts: F64, n_threads: int) -> F64:
@@ -613,8 +374,12 @@ def add_in_order(parts: F64, n_threads: int) -> F64:
         return parts[0]
     if parts.size <= SUMMED_AT_ONCE:
         return np.asarray(np.add.reduce(parts, axis=0))
-    total, queue = np.empty(parts.shape[1:]), new_queue()
+    total = np.empty(parts.shape[1:])
     flat, numbers = parts.reshape(len(parts), total.size), total.ravel()
-    n_threads = worth_waking(min(n_threads, -(-total.size // SUMMED_AT_ONCE)), SECONDS_PER_NUMBER * parts.size)
-    share_kernel(lambda: add_parts(queue, flat, SUMMED_AT_ONCE, numbers), queue, n_threads, calls_blas=False)
+
+    def add(span: tuple[int, int]) -> None:
+        np.add.reduce(flat[:, slice(*span)], axis=0, out=numbers[slice(*span)])
+
+    seconds = SECONDS_PER_NUMBER * parts.size
+    run_all(add, even_ranges(total.size, SUMMED_AT_ONCE), n_threads, seconds=seconds, calls_blas=False)
     return total

@@ -19,10 +19,11 @@ from globular.model.cells import CenterCells
 from globular.model.statistics import F64
 from globular.passes.cpu.assign.probe import closest_cells
 from globular.passes.cpu.cells import BLOCK_ROWS, HEAT, for_cells, lowest_of_heat
+from globular.passes.cpu.engine.decide import insert
 from globular.passes.cpu.engine.rows import AHEAD, copy_row
 from globular.passes.cpu.engine.rows import length as length_of
 from globular.passes.cpu.engine.score import Visit
-from globular.passes.cpu.expect.neighbors import Costs, Members, exact_cost, take_in
+from globular.passes.cpu.expect.neighbors import Costs, Members, squared_distance
 from globular.passes.cpu.shard import CpuShard
 from globular.passes.host import CACHED_NUMBERS
 
@@ -115,9 +116,10 @@ def check_cell(
             for g in range(heat * HEAT, min((heat + 1) * HEAT, n_components)):
                 if keys[g] > limit or is_member(components[g], members, i):
                     continue
-                cost = exact_cost(visit.rows[0], visit.places[begin + k], weighed, components[g])
+                c = components[g]
+                cost = squared_distance(visit.rows[0], visit.places[begin + k], weighed, c) + weighed.biases[c]
                 if cost < costs[i, last]:
-                    take_in(cost, components[g], costs, members, i, last)
+                    insert(cost, c, costs[i], members[i], last)
                     limit = limit_key(costs[i, last], norms)
 
 

@@ -13,23 +13,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from globular.jit import Queue, Scratch, inline, kernel, new_queue, share_kernel, take_number
-from globular.model.chunks import ShareRule
 from globular.model.covariances import FAMILIES
 from globular.model.exponential import ExponentialMixture, LinearMixture, LinearStatistics, Surveyed
 from globular.model.statistics import F64
 from globular.passes.cpu.engine.densities import NOTHING, Observed, scale_lines, softmax_block, weight_of
+from globular.passes.cpu.engine.moments import Answers, Tally, answer_block
 from globular.passes.cpu.engine.rows import multiply_csr_row
 from globular.passes.cpu.expect.all import answered, check_columns
-from globular.passes.cpu.expect.blocks import (
-    ABSENT,
-    Answers,
-    ChunkBlocks,
-    RawMoments,
-    Spans,
-    Tally,
-    answer_block,
-    block_size,
-)
+from globular.passes.cpu.expect.blocks import ABSENT, ChunkBlocks, RawMoments, Spans, block_size
 from globular.passes.cpu.rows import CSRRows, read_only
 from globular.passes.cpu.shard import CpuShard
 from globular.passes.host import RUN
@@ -194,10 +185,7 @@ class SparseBlocks(LinearBlocks):
         found.raw = np.ascontiguousarray(found.raw.T)
         return found
 
-    def run(
-        self, seen: Observed | CpuShard, counted: F64, n_threads: int, tally: Tally, answers: Answers,
-        rule: ShareRule = "optimal", least: float = 0.0,
-    ) -> None:  # fmt: skip
+    def run(self, seen: Observed | CpuShard, counted: F64, n_threads: int, tally: Tally, answers: Answers) -> None:
         assert isinstance(seen, CpuShard)
         spans, queue, everyone = self.spans(seen.n_rows), new_queue(), self._rows.kernel_rows(0, seen.n_rows)
         scales, counted, C, B = read_only(seen.scales), read_only(counted), len(self.constants), spans.rows_per_block

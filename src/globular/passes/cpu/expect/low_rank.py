@@ -17,18 +17,18 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, cast
 
 import numpy as np
+from numpy.typing import NDArray
 
-from globular.jit import inline, kernel, new_queue, take_number
+from globular.jit import Queue, Scratch, inline, kernel, take_number
 from globular.jit.blas import add_product, multiply_rows
 from globular.model.coordinates import Coordinates
 from globular.model.low_rank import LowRankParameters, LowRankStatistics
 from globular.model.statistics import F64, TruncatedPosterior
 from globular.passes.cpu.expect.all import weighted_total
-from globular.passes.cpu.expect.neighbors import Members, by_component, share_out
+from globular.passes.cpu.expect.neighbors import Members, by_component, on_components, share_out
 from globular.passes.cpu.expect.probe import noticeable, truncated_step
-from globular.passes.cpu.grouped import cut_groups
 from globular.passes.cpu.project import project_as
-from globular.passes.cpu.rows import DenseRows
+from globular.passes.cpu.rows import DenseRows, KernelRows
 from globular.passes.cpu.shard import CpuShard
 from globular.passes.host import GATHERED_AT_ONCE, NO_TABLE, NONE, RUN, SEARCHED_AT_ONCE, SPANS
 from globular.passes.limits import COSTS_AT_ONCE
@@ -36,7 +36,7 @@ from globular.seam.among import All, Probe
 from globular.seam.answers import Answer, LowRank
 from globular.seam.mixture_passes import ExpectLowRank, ScatterWithin
 from globular.seam.passes import Extremes
-from globular.threads import even_ranges, map_all, on_all_threads, run_all
+from globular.threads import even_ranges, map_all, run_all
 
 TILE = 32  # rows that are brought together: with 784 columns a fifth of a megabyte
 CANCELLED = 1e-5  # squared distances below this share of the squares that they come from are computed again
@@ -53,22 +53,13 @@ class Shape(NamedTuple):
     triangles: Any  # (C·q, q)
 
 
-class Pairs(NamedTuple):
-    """Which rows look at which components."""
-
-    order: Any  # (P,) pairs, those of a component together
-    starts: Any  # (C + 1,) or more; component c has order[starts[c]] … order[starts[c + 1] − 1]
-    width: Any  # components that a row looks at
-
-
 class Work(NamedTuple):
     """What the threads of a pass share."""
 
-    queue: Any  # IN/OUT tasks
     tasks: Any  # (T + 1,) task t has the components tasks[t] … tasks[t + 1] − 1
     x: Any  # (N, D) all rows, or (gathered) those of the pairs of the only task
     gathered: bool
-    pairs: Any  # `Pairs`
+    pairs: Any  # `Grouped`
     shape: Any  # `Shape`
 
 
@@ -80,49 +71,15 @@ class Tile(NamedTuple):
     turned: Any  # (q, TILE) the same, weighted
     squares: Any  # (TILE,) Σ (x − μ)² / ψ
     factors: Any  # (q,)
-    place: Any  # (5,) int64, zeros at first: see `At`
-
-
-class Places(NamedTuple):
-    """What the numbers of a tile's `place` are: its pairs are order[begin] … order[begin + size − 1]."""
-
-    COMPONENT: int = 0
-    BEGIN: int = 1
-    SIZE: int = 2
-    STOP: int = 3  # of the task: the component after its last
-    BASE: int = 4  # of the task: the first of its pairs
-
-
-At = Places()
-"""Plain numbers: numba 0.61 takes no enumeration as an index."""
 
 
 @inline
-def next_place(work: Any, place: Any) -> bool:
-    """Where the next pairs of one component are, in the task at hand or in another; False if there are none left."""
-    starts, c, begin = work.pairs.starts, place[At.COMPONENT], place[At.BEGIN] + place[At.SIZE]
-    while c >= place[At.STOP] or begin >= starts[c + 1]:
-        c += 1
-        if c >= place[At.STOP]:
-            task = take_number(work.queue)
-            if task >= work.tasks.shape[0] - 1:
-                return False
-            c = work.tasks[task]
-            place[At.STOP], place[At.BASE] = work.tasks[task + 1], starts[c]
-        begin = starts[c]
-    place[At.COMPONENT], place[At.BEGIN], place[At.SIZE] = c, begin, min(TILE, starts[c + 1] - begin)
-    return True
-
-
-@inline
-def bring_together(work: Any, tile: Any) -> bool:
-    """Of the next pairs, differences from the mean and products with the directions; False after the last. O(m·D·q)."""
-    if not next_place(work, tile.place):
-        return False
+def bring_together(work: Any, tile: Any, task: int, c: int, begin: int) -> int:
+    """Differences from the mean and products with the directions of the next pairs; their number, m. O(m·D·q)."""
     x, pairs, shape, q = work.x, work.pairs, work.shape, tile.inner.shape[1]
-    c, begin, m = tile.place[At.COMPONENT], tile.place[At.BEGIN], tile.place[At.SIZE]
+    m, base = min(TILE, pairs.starts[c + 1] - begin), pairs.starts[work.tasks[task]]
     for k in range(m):
-        r = begin + k - tile.place[At.BASE] if work.gathered else pairs.order[begin + k] // pairs.width
+        r = begin + k - base if work.gathered else pairs.order[begin + k] // pairs.width
         total = 0.0
         for d in range(x.shape[1]):
             y = x[r, d] - shape.means[c, d]
@@ -130,7 +87,7 @@ def bring_together(work: Any, tile: Any) -> bool:
             total += y * y * shape.precisions[c, d]
         tile.squares[k] = total
     multiply_rows(tile.away, 0, m, shape.directions, c * q, q, tile.inner)
-    return True
+    return m
 
 
 @inline
@@ -158,26 +115,31 @@ def squared_length(k: int, c: int, shape: Any, tile: Any) -> float:
 
 @kernel
 def pair_costs(
+    queue: Queue,  # IN/OUT tasks
     work: Any,  # IN  `Work`
-    tile: Any,  # scratch `Tile`
+    tile: Scratch,  # scratch `Tile`
     costs: Any,  # OUT (N·width,) −2 log p(c, x)
     inner: Any,  # OUT (N·width, q) u, or (0, q)
 ) -> None:
     """Densities of the pairs. O(P · D · q)."""
-    while bring_together(work, tile):
-        c, begin = tile.place[At.COMPONENT], tile.place[At.BEGIN]
-        for k in range(tile.place[At.SIZE]):
-            pair = work.pairs.order[begin + k]
-            costs[pair] = work.shape.biases[c] + squared_length(k, c, work.shape, tile)
-            if inner.shape[0]:
-                for j in range(tile.inner.shape[1]):
-                    inner[pair, j] = tile.inner[k, j]
+    starts, task = work.pairs.starts, take_number(queue)
+    while task < work.tasks.shape[0] - 1:
+        for c in range(work.tasks[task], work.tasks[task + 1]):
+            for begin in range(starts[c], starts[c + 1], TILE):
+                for k in range(bring_together(work, tile, task, c, begin)):
+                    pair = work.pairs.order[begin + k]
+                    costs[pair] = work.shape.biases[c] + squared_length(k, c, work.shape, tile)
+                    if inner.shape[0]:
+                        for j in range(tile.inner.shape[1]):
+                            inner[pair, j] = tile.inner[k, j]
+        task = take_number(queue)
 
 
 @kernel
 def pair_sums(
+    queue: Queue,  # IN/OUT tasks
     work: Any,  # IN  `Work`
-    tile: Any,  # scratch `Tile`
+    tile: Scratch,  # scratch `Tile`
     shares: Any,  # IN  (N·width,) w q(c)
     counts: Any,  # IN/OUT (C,) += Σ w q
     sums: Any,  # IN/OUT (C, D) += Σ w q (x − μ)
@@ -185,41 +147,49 @@ def pair_sums(
     cross: Any,  # IN/OUT (C, q, D) += Σ w q u (x − μ)ᵀ
 ) -> None:
     """Statistics of the M-step, about the old means. O(P · D · q)."""
-    while bring_together(work, tile):
-        c, begin, m = tile.place[At.COMPONENT], tile.place[At.BEGIN], tile.place[At.SIZE]
-        for k in range(m):
-            share = shares[work.pairs.order[begin + k]]
-            counts[c] += share
-            for j in range(tile.inner.shape[1]):
-                tile.turned[j, k] = share * tile.inner[k, j]
-            for d in range(sums.shape[1]):
-                y = tile.away[k, d]
-                sums[c, d] += share * y
-                squares[c, d] += share * y * y
-        add_product(tile.turned, tile.away, 0, m, cross[c])
+    starts, task = work.pairs.starts, take_number(queue)
+    while task < work.tasks.shape[0] - 1:
+        for c in range(work.tasks[task], work.tasks[task + 1]):
+            for begin in range(starts[c], starts[c + 1], TILE):
+                m = bring_together(work, tile, task, c, begin)
+                for k in range(m):
+                    share = shares[work.pairs.order[begin + k]]
+                    counts[c] += share
+                    for j in range(tile.inner.shape[1]):
+                        tile.turned[j, k] = share * tile.inner[k, j]
+                    for d in range(sums.shape[1]):
+                        y = tile.away[k, d]
+                        sums[c, d] += share * y
+                        squares[c, d] += share * y * y
+                add_product(tile.turned, tile.away, 0, m, cross[c])
+        task = take_number(queue)
 
 
 @kernel
 def pair_reconstructions(
-    work: Any,  # IN  `Work` of one thread, all rows
-    tile: Any,  # scratch `Tile`
+    queue: Queue,  # IN/OUT tasks, for one thread
+    work: Any,  # IN  `Work`
+    tile: Scratch,  # scratch `Tile`
     shares: Any,  # IN  (N·width,) q(c)
     noise: Any,  # IN  (C, D) what of the variances is noise
     out: Any,  # IN/OUT (N, D) += q(c) (x − noise Σ⁻¹ (x − μ))
 ) -> None:
     """Expected rows without noise. O(P · D · q)."""
     x, pairs, shape, q = work.x, work.pairs, work.shape, tile.inner.shape[1]
-    while bring_together(work, tile):
-        c, begin = tile.place[At.COMPONENT], tile.place[At.BEGIN]
-        for k in range(tile.place[At.SIZE]):
-            r, share = pairs.order[begin + k] // pairs.width, shares[pairs.order[begin + k]]
-            for d in range(x.shape[1]):
-                tile.away[k, d] *= shape.precisions[c, d]
-            for j in range(q):
-                for d in range(x.shape[1]):
-                    tile.away[k, d] -= tile.inner[k, j] * shape.directions[c * q + j, d]
-            for d in range(x.shape[1]):
-                out[r, d] += share * (x[r, d] - noise[c, d] * tile.away[k, d])
+    task = take_number(queue)
+    while task < work.tasks.shape[0] - 1:
+        for c in range(work.tasks[task], work.tasks[task + 1]):
+            for begin in range(pairs.starts[c], pairs.starts[c + 1], TILE):
+                for k in range(bring_together(work, tile, task, c, begin)):
+                    r, share = pairs.order[begin + k] // pairs.width, shares[pairs.order[begin + k]]
+                    for d in range(x.shape[1]):
+                        tile.away[k, d] *= shape.precisions[c, d]
+                    for j in range(q):
+                        for d in range(x.shape[1]):
+                            tile.away[k, d] -= tile.inner[k, j] * shape.directions[c * q + j, d]
+                    for d in range(x.shape[1]):
+                        out[r, d] += share * (x[r, d] - noise[c, d] * tile.away[k, d])
+        task = take_number(queue)
 
 
 # --- drivers ---------------------------------------------------------------------------------------------------------
@@ -264,43 +234,27 @@ class Sorted:
     """A mixture, and rows with the components that they look at, sorted by these."""
 
     def __init__(self, mixture: LowRankParameters, rows: DenseRows, candidates: Members, n_threads: int) -> None:
-        self.mixture, self._rows, self._n_threads, self.size = mixture, rows, n_threads, candidates.shape
+        self.mixture, self._rows, self._n_threads, self._size = mixture, rows, n_threads, candidates.shape
         C, q, D = mixture.loadings.shape
-        starts, order = by_component(candidates, C, n_threads)
-        self._pairs = Pairs(order, starts, candidates.shape[1])
+        self._pairs = by_component(candidates, C, n_threads)
         self._shape = Shape(
             np.ascontiguousarray(mixture.means), np.ascontiguousarray(mixture.precisions),
             mixture.directions.reshape(C * q, D), mixture.biases, mixture.loadings.reshape(C * q, D),
             mixture.triangles.reshape(C * q, q),
         )  # fmt: skip
 
-    def _tile(self) -> Tile:
-        (_, q, D), n = self.mixture.loadings.shape, TILE
-        return Tile(
-            np.empty((n, D)), np.empty((n, q)), np.empty((q, n)), np.empty(n), np.empty(q), np.zeros(5, np.int64)
-        )
-
-    def _work(self, tasks: list[int], rows: Any, *, gathered: bool = False) -> Work:
-        return Work(new_queue(), np.array(tasks), rows, gathered, self._pairs, self._shape)
-
     def _call(self, kernel: Callable[..., None], *outputs: Any) -> None:
-        """A kernel on all threads, or task by task where rows have to be converted."""
-        order, starts, width = self._pairs
-        spans = list(cut_groups(starts, SEARCHED_AT_ONCE))
-        if self._rows.is_direct():
-            work = self._work([0, *(end for _, end in spans)], self._rows.block(0, self._rows.shape[0]))
-            on_all_threads(lambda: kernel(work, self._tile(), *outputs), min(self._n_threads, len(spans)))
-            return
+        _, q, D = self.mixture.loadings.shape
 
-        def gather(span: tuple[int, int]) -> None:
-            rows = self._rows.gather(order[starts[span[0]] : starts[span[1]]] // width)
-            kernel(self._work(list(span), rows, gathered=True), self._tile(), *outputs)
+        def work(queue: NDArray[np.int64], tasks: NDArray[np.int64], rows: KernelRows, gathered: bool) -> None:
+            tile = Tile(np.empty((TILE, D)), np.empty((TILE, q)), np.empty((q, TILE)), np.empty(TILE), np.empty(q))
+            kernel(queue, Work(tasks, rows[0], gathered, self._pairs, self._shape), tile, *outputs)
 
-        run_all(gather, spans, self._n_threads)
+        on_components(self._rows, self._pairs, SEARCHED_AT_ONCE, self._n_threads, work)
 
     def costs(self, inner: F64 = NO_TABLE) -> F64:
         """−2 log p(c, x) of all pairs, (N, W), inf where there is none; `inner` becomes their u, (N·W, q)."""
-        found = np.full(self.size, np.inf)
+        found = np.full(self._size, np.inf)
         self._call(pair_costs, found.ravel(), inner)
         return found
 
@@ -309,10 +263,9 @@ class Sorted:
         self._call(pair_sums, shares.ravel(), total.counts, total.sums, total.scatter, total.cross)
 
     def reconstruct(self, shares: F64, noise: F64, out: F64) -> None:
-        """Add the rows without noise, of one thread's own; rows are direct."""
+        """Add the rows without noise, by one thread; rows are direct."""
         noise = np.ascontiguousarray(np.broadcast_to(noise, self.mixture.means.shape))
-        work = self._work([0, self.mixture.n_components], self._rows.block(0, self._rows.shape[0]))
-        pair_reconstructions(work, self._tile(), shares.ravel(), noise, out)
+        self._call(pair_reconstructions, shares.ravel(), noise, out)
 
 
 def _nothing(mixture: LowRankParameters, total_weight: float) -> LowRankStatistics:

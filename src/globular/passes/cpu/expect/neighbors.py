@@ -6,6 +6,7 @@ that follow, and the sums of the M-step. A cost is −2 log p(c, x), up to what 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,10 +17,11 @@ from globular.model.gaussian import GaussianParameters
 from globular.model.groups import group_by
 from globular.model.statistics import F64, SoftStatistics
 from globular.passes.cpu.assign.neighbors import SquaredDistances, kept_members, search_candidates_of
+from globular.passes.cpu.engine.decide import insert
 from globular.passes.cpu.grouped import ROWS_PER_TASK, cut_groups
-from globular.passes.cpu.rows import KernelRows, can_be_indexed, gather_rows, on_rows
+from globular.passes.cpu.rows import KernelRows, Rows, can_be_indexed, gather_rows, on_rows
 from globular.passes.cpu.shard import CpuShard
-from globular.passes.host import RUN, runs_of, threads_for_runs
+from globular.passes.host import NO_TABLE, RUN, runs_of
 from globular.seam.among import Neighbors
 from globular.seam.mixture_passes import Expect
 from globular.threads import SECONDS_PER_NUMBER, run_all, worth_waking
@@ -28,41 +30,67 @@ Members = NDArray[np.int32]
 
 
 class Weighed(NamedTuple):
-    """What costs are made of: Σ_j precision_cj (x_j − μ_cj)² + bias_c."""
+    """What costs are made of: Σ_j precision_cj (x_j − μ_cj)² + bias_c, or with a whole matrix for each component."""
 
     means: F64
     """(C, D)."""
     precisions: F64
-    """(C, 1) or (C, D)."""
+    """(C, 1), (C, D) or (C, D (D + 1) / 2), packed."""
     biases: F64
     """(C,)."""
 
 
+class Grouped(NamedTuple):
+    """Pairs (row, component), numbers n · width + a for the a-th component that row n looks at, by component."""
+
+    order: NDArray[np.integer]
+    """(P,)."""
+    starts: NDArray[np.int64]
+    """Component c has the pairs order[starts[c]] … order[starts[c + 1] − 1]."""
+    width: int
+
+
+class Sums(NamedTuple):
+    """Statistics of a truncated M-step, about the old means."""
+
+    counts: F64
+    """Σ w q, (C,)."""
+    firsts: F64
+    """Σ w q (x − μ), (C, D)."""
+    scatter: F64
+    """Σ w q of the packed second moment, (C, S)."""
+
+
 @inline
-def exact_cost(x: Any, r: int, weighed: Any, c: int) -> float:
-    """What a component costs a row, in float64. O(D)."""
+def squared_distance(x: Any, r: int, weighed: Any, c: int) -> float:
+    """(x − μ)ᵀ Σ⁻¹ (x − μ) in float64. O(S)."""
     means, precisions, total = weighed.means, weighed.precisions, 0.0
     if precisions.shape[1] == 1:
         for j in range(x.shape[1]):
             difference = x[r, j] - means[c, j]
             total += difference * difference
-        return total * precisions[c, 0] + weighed.biases[c]
+        return total * precisions[c, 0]
+    if precisions.shape[1] == x.shape[1]:
+        for j in range(x.shape[1]):
+            difference = x[r, j] - means[c, j]
+            total += difference * difference * precisions[c, j]
+        return total
+    place = 0
     for j in range(x.shape[1]):
-        difference = x[r, j] - means[c, j]
-        total += difference * difference * precisions[c, j]
-    return total + weighed.biases[c]
+        left = x[r, j] - means[c, j]
+        for e in range(j, x.shape[1]):
+            total += precisions[c, place] * left * (x[r, e] - means[c, e])
+            place += 1
+    return total
 
 
 @inline
-def take_in(cost: float, c: int, costs: Any, members: Any, i: int, last: int) -> None:
-    """Put a component into place last or before, where costs ascend; what was last is gone. O(C′)."""
-    place = last
-    while place > 0 and costs[i, place - 1] > cost:
-        costs[i, place] = costs[i, place - 1]
-        members[i, place] = members[i, place - 1]
-        place -= 1
-    costs[i, place] = cost
-    members[i, place] = c
+def cost_of(x: Any, spread: Any, r: int, weighed: Any, c: int) -> float:
+    """What a component costs a row, or a chunk that is spread about its mean. O(S)."""
+    total = squared_distance(x, r, weighed, c)
+    for s in range(spread.shape[1]):
+        total += weighed.precisions[c, s] * spread[r, s]
+    return total + weighed.biases[c]
 
 
 @kernel
@@ -70,6 +98,7 @@ def own_costs(
     queue: Queue,  # IN/OUT runs
     length: int,  # IN  rows of a run
     rows: Any,  # IN  (array,)
+    spread: Any,  # IN  (N, S) of chunks, scatter / weight; or (0, 0)
     weighed: Any,  # IN
     members: Any,  # IN/OUT (N, C′) K(n); −1 where there is none
     costs: Any,  # OUT (N, C′); inf where there is no member
@@ -86,9 +115,9 @@ def own_costs(
                 costs[i, a] = np.inf
                 if c < 0:
                     continue
-                cost = exact_cost(rows[0], i, weighed, c)
+                cost = cost_of(rows[0], spread, i, weighed, c)
                 if sort:
-                    take_in(cost, c, costs, members, i, a)
+                    insert(cost, c, costs[i], members[i], a)
                 else:
                     costs[i, a] = cost
                 n_costs[run] += 1
@@ -128,21 +157,19 @@ def shares_of_costs(
 @kernel
 def sum_shares(
     queue: Queue,  # IN/OUT tasks
-    tasks: Any,  # IN  (T + 1,) task t has the clusters tasks[t] … tasks[t + 1] − 1
-    rows: Any,  # IN  (array,): all rows, or (gathered) those of the entries of the only task
+    tasks: Any,  # IN  (T + 1,) task t has the components tasks[t] … tasks[t + 1] − 1
+    rows: Any,  # IN  (array,): all rows, or (gathered) those of the pairs of the only task
     gathered: bool,  # IN
+    spread: Any,  # IN  (≤ N, S) of chunks, scatter / weight; the rows behind them have none
     shares: Any,  # IN  (N·C′,) w q(c)
-    C_prime: int,  # IN
-    order: Any,  # IN  (N·C′,) entries n·C′ + a grouped by their cluster
-    starts: Any,  # IN  (C + 2,)
+    grouped: Any,  # IN  a `Grouped`
     centers: Any,  # IN  (C, D) float64
-    counts: Any,  # OUT (C,) Σ w q
-    sums: Any,  # OUT (C, D) Σ w q (x − μ)
-    scatter: Any,  # OUT (C, 1) Σ w q ‖x − μ‖² or (C, D) Σ w q (x − μ)²
+    total: Any,  # OUT a `Sums`
 ) -> None:
-    """Statistics of the truncated M-step, in cluster order, about the old means. O(entries · D)."""
-    x = rows[0]
-    isotropic = scatter.shape[1] == 1
+    """Sums of the pairs of each component. O(pairs · S)."""
+    x, (order, starts, C_prime), (counts, sums, scatter) = rows[0], grouped, total
+    D, S = centers.shape[1], scatter.shape[1]
+    isotropic = S == 1
     task = take_number(queue)
     while task < tasks.shape[0] - 1:
         base = starts[tasks[task]]
@@ -153,16 +180,27 @@ def sum_shares(
                     continue
                 r = k - base if gathered else order[k] // C_prime
                 counts[c] += share
-                total = 0.0
-                for j in range(x.shape[1]):
-                    difference = x[r, j] - centers[c, j]
-                    sums[c, j] += share * difference
+                total, place = 0.0, 0
+                if S > D:
+                    for j in range(D):
+                        difference = x[r, j] - centers[c, j]
+                        sums[c, j] += share * difference
+                        for e in range(j, D):
+                            scatter[c, place] += share * difference * (x[r, e] - centers[c, e])
+                            place += 1
+                else:
+                    for j in range(D):
+                        difference = x[r, j] - centers[c, j]
+                        sums[c, j] += share * difference
+                        if isotropic:
+                            total += difference * difference
+                        else:
+                            scatter[c, j] += share * difference * difference
                     if isotropic:
-                        total += difference * difference
-                    else:
-                        scatter[c, j] += share * difference * difference
-                if isotropic:
-                    scatter[c, 0] += share * total
+                        scatter[c, 0] += share * total
+                if r < spread.shape[0]:
+                    for s in range(S):
+                        scatter[c, s] += share * spread[r, s]
         task = take_number(queue)
 
 
@@ -194,25 +232,31 @@ def expect_neighbors(shard: CpuShard, work: Expect) -> SoftStatistics:
     costs = Costs(mixture)
     n_distances, pairs = search_candidates_of(shard, mixture.means, costs, graph, search, members)
     shard.labels[:] = members[:, 0]
-    shares, _ = costs_of(shard, costs.exact, members)
-    _, bound = share_out(shares, shard.weights, threads_for_runs(shard, members.shape[1]))
-    return SoftStatistics(*soft_sums(shard, mixture, members, shares), bound, shard.total_weight, n_distances, pairs)
+    shares, _ = costs_of(shard.rows, costs.exact, members, shard.n_threads)
+    _, bound = share_out(shares, shard.weights, shard.n_threads)
+    sums = soft_sums(shard.rows, mixture, members, shares, shard.n_threads)
+    return SoftStatistics(*sums, bound, shard.total_weight, n_distances, pairs)
 
 
-def costs_of(shard: CpuShard, weighed: Weighed, members: Members, *, sort: bool = False) -> tuple[F64, int]:
-    """The costs of K(n), (N, C′), and their number; with `sort` K(n) is sorted by them."""
-    costs, n_costs = np.empty(members.shape), np.empty(-(-shard.n_rows // RUN), dtype=np.int64)
+def costs_of(
+    rows: Rows, weighed: Weighed, members: Members, n_threads: int, spread: F64 = NO_TABLE, *, sort: bool = False
+) -> tuple[F64, int]:
+    """The costs of K(n), (N, C′), and their number; with `sort` K(n) is sorted by them. Chunks come with `spread`."""
+    costs, n_costs = np.empty(members.shape), np.empty(-(-len(members) // RUN), dtype=np.int64)
 
-    def measure(queue: NDArray[np.int64], rows: KernelRows, part: slice) -> None:
-        own_costs(queue, RUN, rows, weighed, members[part], costs[part], sort, n_costs[runs_of(part)])
+    def measure(queue: NDArray[np.int64], some: KernelRows, part: slice) -> None:
+        own_costs(queue, RUN, some, spread, weighed, members[part], costs[part], sort, n_costs[runs_of(part)])
 
-    on_rows(shard.rows, threads_for_runs(shard, members.shape[1] * shard.n_columns), measure, calls_blas=False)
+    n_threads = worth_waking(n_threads, SECONDS_PER_NUMBER * members.size * rows.shape[1])
+    on_rows(rows, n_threads, measure, calls_blas=False)
     return costs, int(n_costs.sum())
 
 
 def share_out(costs: F64, weights: F64, n_threads: int, unit: float = 1.0, base: float = 0.0) -> tuple[F64, float]:
     """Costs become w q(c); returns log-densities and their sum by weight."""
     densities, totals, queue = np.empty(len(costs)), np.empty(-(-len(costs) // RUN)), new_queue()
+    # an exponential takes as long as to read eight numbers
+    n_threads = worth_waking(n_threads, 8 * SECONDS_PER_NUMBER * costs.size)
     share_kernel(
         lambda: shares_of_costs(queue, RUN, costs, unit, base, weights, densities, totals), queue, n_threads,
         calls_blas=False,
@@ -250,37 +294,53 @@ class Costs(SquaredDistances):
         self.search = Weighed(means, self.search_precisions, self.search_biases)
 
 
-def soft_sums(shard: CpuShard, mixture: GaussianParameters, members: Members, shares: F64) -> tuple[F64, F64, F64]:
+def soft_sums(
+    rows: Rows, mixture: GaussianParameters, members: Members, shares: F64, n_threads: int, spread: F64 = NO_TABLE
+) -> tuple[F64, F64, F64]:
     """Counts, sums and scatter of the truncated M-step: the entries of K(n) sorted by cluster."""
-    means, (C, D), C_prime = mixture.means, mixture.means.shape, members.shape[1]
-    starts, order = by_component(members, C, shard.n_threads)
-    counts, sums, scatter = np.zeros(C), np.zeros((C, D)), np.zeros(mixture.family.scatter.shape(C, D))
-    flat = shares.ravel()
+    (C, D), kind = mixture.means.shape, mixture.family.scatter
+    grouped, flat = by_component(members, C, n_threads), shares.ravel()
+    total = Sums(np.zeros(C), np.zeros((C, D)), np.zeros((C, kind.width(D))))
 
-    def add(queue: NDArray[np.int64], tasks: NDArray[np.int64], rows: KernelRows, gathered: bool) -> None:
-        sum_shares(queue, tasks, rows, gathered, flat, C_prime, order, starts, means, counts, sums, scatter)
+    def add(queue: NDArray[np.int64], tasks: NDArray[np.int64], some: KernelRows, gathered: bool) -> None:
+        sum_shares(queue, tasks, some, gathered, spread, flat, grouped, mixture.means, total)
 
     # About a hundred tasks: fewer would not balance, more would cost more to hand out. Threads play no part.
-    spans = list(cut_groups(starts, min(1 << 16, max(ROWS_PER_TASK, len(order) // 100))))
-    if can_be_indexed(shard.rows):
-        queue, rows, tasks = new_queue(), shard.rows.kernel_rows(0, shard.n_rows), np.array([0, *(b for _, b in spans)])
-        share_kernel(lambda: add(queue, tasks, rows, False), queue, min(shard.n_threads, len(spans)), calls_blas=False)
-    else:
-
-        def gather_and_add(span: tuple[int, int]) -> None:
-            entries = order[starts[span[0]] : starts[span[1]]]
-            add(new_queue(), np.array(span), gather_rows(shard.rows, entries // C_prime), True)
-
-        run_all(gather_and_add, spans, shard.n_threads, calls_blas=False)
-    return counts, sums, scatter
+    size = min(1 << 16, max(ROWS_PER_TASK, len(grouped.order) // 100))
+    on_components(rows, grouped, size, n_threads, add, calls_blas=False)
+    return total.counts, total.firsts, kind.unpack(total.scatter, D)
 
 
-def by_component(candidates: Members, C: int, n_threads: int) -> tuple[NDArray[np.int64], NDArray[np.integer]]:
-    """(starts, order): the pairs of component c, numbers n · W + a, are order[starts[c]:starts[c + 1]]."""
+def on_components(
+    rows: Rows, grouped: Grouped, size: int, n_threads: int,
+    work: Callable[[NDArray[np.int64], NDArray[np.int64], KernelRows, bool], object], *, calls_blas: bool = True,
+) -> None:  # fmt: skip
+    """Call a kernel that takes tasks of about `size` pairs from a queue, with all rows.
+
+    `work` gets the queue, tasks, rows, and whether these are gathered: rows to be converted come task by task.
+    """
+    order, starts, width = grouped
+    spans = list(cut_groups(starts, size))
+    if can_be_indexed(rows):
+        queue, everyone, tasks = new_queue(), rows.kernel_rows(0, rows.shape[0]), np.array([0, *(b for _, b in spans)])
+        share_kernel(
+            lambda: work(queue, tasks, everyone, False), queue, min(n_threads, len(spans)), calls_blas=calls_blas
+        )
+        return
+
+    def gather(span: tuple[int, int]) -> None:
+        some = gather_rows(rows, order[starts[span[0]] : starts[span[1]]] // width)
+        work(new_queue(), np.array(span), some, True)
+
+    run_all(gather, spans, n_threads, calls_blas=calls_blas)
+
+
+def by_component(candidates: Members, C: int, n_threads: int) -> Grouped:
+    """The pairs of components that rows look at; −1 is none."""
     clusters, queue = np.empty(candidates.size, dtype=np.int32), new_queue()
     threads = worth_waking(n_threads, SECONDS_PER_NUMBER * candidates.size)
     share_kernel(
         lambda: clusters_of_entries(queue, RUN, candidates.ravel(), C, clusters), queue, threads, calls_blas=False
     )
     starts, order = group_by(clusters, C + 1, n_threads)
-    return starts[:-1], order
+    return Grouped(order, starts[:-1], candidates.shape[1])

@@ -22,8 +22,9 @@ from globular.model.gaussian import GaussianParameters
 from globular.model.low_rank import ABSENT
 from globular.model.statistics import F64, SoftStatistics, TruncatedPosterior
 from globular.passes.cpu.assign.neighbors import kept_members
+from globular.passes.cpu.engine.decide import insert
 from globular.passes.cpu.expect.cells import is_member, search_cells
-from globular.passes.cpu.expect.neighbors import Costs, Members, by_component, costs_of, share_out, soft_sums, take_in
+from globular.passes.cpu.expect.neighbors import Costs, Members, by_component, costs_of, share_out, soft_sums
 from globular.passes.cpu.shard import CpuShard
 from globular.passes.host import GATHERED_AT_ONCE, NONE, RUN, threads_for_runs
 from globular.passes.limits import COSTS_AT_ONCE, NOMINEES
@@ -78,7 +79,7 @@ def keep_best(
                 kept[i, a] = np.inf
             for a in range(candidates.shape[1]):
                 if candidates[i, a] >= 0 and costs[i, a] < kept[i, last]:
-                    take_in(costs[i, a], candidates[i, a], kept, members, i, last)
+                    insert(costs[i, a], candidates[i, a], kept[i], members[i], last)
         run = take_number(queue)
 
 
@@ -112,16 +113,16 @@ def truncated_step(
     nominees, n_distances = _nominees(shard, columns, among)
     candidates, n_candidates = _joined(shard, members, nominees)
     costs, kept = pairs_of(candidates).costs(), np.empty(members.shape)
-    n_threads, searched = threads_for_runs(shard), nominees.shape[1] > 0
-    before = share_out(costs[:, : members.shape[1]].copy(), shard.weights, n_threads)[1] if searched else 0.0
+    searched = nominees.shape[1] > 0
+    before = share_out(costs[:, : members.shape[1]].copy(), shard.weights, shard.n_threads)[1] if searched else 0.0
     queue, n_runs = new_queue(), -(-shard.n_rows // RUN)
     share_kernel(
-        lambda: keep_best(queue, RUN, candidates, costs, n_runs, members, kept), queue, n_threads,
+        lambda: keep_best(queue, RUN, candidates, costs, n_runs, members, kept), queue, threads_for_runs(shard),
         calls_blas=False,
     )  # fmt: skip
     shard.labels[:] = members[:, 0]
     total.n_distances = n_distances + n_candidates
-    total.log_likelihood = share_out(kept, shard.weights, n_threads)[1]
+    total.log_likelihood = share_out(kept, shard.weights, shard.n_threads)[1]
     total.gain = total.log_likelihood - before if searched else 0.0
     pairs_of(noticeable(members, kept)).add(kept, total)
     return total
@@ -157,7 +158,7 @@ class FullPairs:
 
     def __init__(self, shard: CpuShard, mixture: GaussianParameters, candidates: Members) -> None:
         self._shard, self._mixture, self._size = shard, mixture, candidates.shape
-        self._starts, self._order = by_component(candidates, mixture.n_components, shard.n_threads)
+        self._order, self._starts, _ = by_component(candidates, mixture.n_components, shard.n_threads)
 
     def _of(self, c: int) -> Iterator[tuple[NDArray[np.integer], F64]]:
         """The pairs of a component in blocks, with x − μ."""
@@ -209,18 +210,16 @@ def expect_probe(shard: CpuShard, work: Expect) -> SoftStatistics:
         return expect_full(shard, work)
     itself = np.arange(mixture.n_components, dtype=np.int32)[:, None]
     members, weighed = kept_members(shard, itself, work.among.n_candidates), Costs(mixture)
-    costs, n_distances = costs_of(shard, weighed.search, members, sort=True)
-    # an exponential takes as long as to read eight numbers
-    threads, scale, before = threads_for_runs(shard, 8 * costs.shape[1]), (weighed.unit, weighed.base), np.nan
+    costs, n_distances = costs_of(shard.rows, weighed.search, members, shard.n_threads, sort=True)
+    scale, before = (weighed.unit, weighed.base), np.nan
     if cells is not None:
-        before = share_out(costs.copy(), shard.weights, threads, *scale)[1]
+        before = share_out(costs.copy(), shard.weights, shard.n_threads, *scale)[1]
         n_distances += search_cells(shard, weighed, cells, work.among.n_probes, members, costs)
     shard.labels[:] = members[:, 0]
-    bound = share_out(costs, shard.weights, threads, *scale)[1]
+    bound = share_out(costs, shard.weights, shard.n_threads, *scale)[1]
     gain = 0.0 if cells is None else bound - before
-    return SoftStatistics(
-        *soft_sums(shard, mixture, members, costs), bound, shard.total_weight, n_distances, gain=gain
-    )  # fmt: skip
+    sums = soft_sums(shard.rows, mixture, members, costs, shard.n_threads)
+    return SoftStatistics(*sums, bound, shard.total_weight, n_distances, gain=gain)
 
 
 @CpuShard.implements(Answer, Truncated)
@@ -229,10 +228,10 @@ def truncated_posterior(shard: CpuShard, work: Answer) -> list[Any]:
     mixture = work.model.mixture
     members = cast(Members, shard.state.get("members", np.int32, -1, width=work.model.n_candidates))
     if mixture.family.scatter.separable:
-        shares = costs_of(shard, Costs(mixture).exact, members)[0]
+        shares = costs_of(shard.rows, Costs(mixture).exact, members, shard.n_threads)[0]
     else:
         shares = FullPairs(shard, mixture, members).costs()
-    log_densities = share_out(shares, NONE, threads_for_runs(shard, 8 * shares.shape[1]))[0]
+    log_densities = share_out(shares, NONE, shard.n_threads)[0]
     return [log_densities if work.want == "log_densities" else TruncatedPosterior(members, shares, log_densities)]
 
 
@@ -259,7 +258,7 @@ def answer_blurred(shard: CpuShard, work: Answer) -> list[Any]:
         part, n = CpuShard(shard.dense_rows.block(*span)), span[1] - span[0]
         known = members[slice(*span)] if n_candidates else np.repeat(members, n, axis=0)
         shares = FullPairs(part, asked.mixture, np.ascontiguousarray(known)).costs()
-        share_out(shares, NONE, threads_for_runs(part))
+        share_out(shares, NONE, 1)
         FullPairs(part, asked.mixture, noticeable(known, shares)).reconstruct(shares, asked.noise, found[slice(*span)])
 
     run_all(

@@ -38,8 +38,9 @@ from globular.passes.cpu.engine.densities import (
     put_difference,
     weight_of,
 )
+from globular.passes.cpu.engine.moments import Tally, begin_sums
 from globular.passes.cpu.expect.all import blocks_for, expect_all
-from globular.passes.cpu.expect.blocks import ABSENT, ChunkBlocks, RawMoments, Tally, begin_sums, statistics_of
+from globular.passes.cpu.expect.blocks import ABSENT, ChunkBlocks
 from globular.passes.cpu.rows import read_only
 from globular.passes.cpu.shard import CpuShard
 from globular.passes.host import NONE
@@ -270,7 +271,7 @@ def look_spans(
     block: Scratch,  # scratch for the other, which has no joint of its own
     chosen: Scratch,  # scratch (2, B) int64
     masks: Any,  # IN  zeros, OUT (N, ⌈C / 64⌉) uint64: a bit for every component that matters
-    sizes: Any,  # IN  zeros, OUT (spans, 4): pairs; rows that have several, and their pairs; rows that have none
+    sizes: Any,  # IN  zeros, OUT (spans, 2): pairs; rows that have none
 ) -> None:
     """Which components matter to each row. O(N·C·S)."""
     N, B, C = observed.x.shape[0], leading_block.features.shape[0], leading.coefficients.shape[0]
@@ -294,10 +295,7 @@ def look_spans(
                         counts[i] += 1
             for i in range(n):
                 sizes[span, 0] += counts[i]
-                if counts[i] > 1:
-                    sizes[span, 1] += 1
-                    sizes[span, 2] += counts[i]
-                sizes[span, 3] += counts[i] == 0
+                sizes[span, 1] += counts[i] == 0
         span = take_number(queue)
 
 
@@ -306,37 +304,24 @@ def list_pairs(
     queue: Queue,  # IN/OUT spans not taken yet
     rows_per_span: int,  # IN
     masks: Any,  # IN  (N, ⌈C / 64⌉), a bit at least for every row
-    before: Any,  # IN  (spans, ≥ 3): pairs, rows that have several, and their pairs, of the spans before
-    everyone: Any,  # OUT the pairs of all rows
-    several: Any,  # OUT of those that have several
-    single: Any,  # OUT of those that have one
+    before: Any,  # IN  (spans,) pairs of the spans before
+    pairs: Any,  # OUT but for the first start
 ) -> None:
-    """Components that matter, ascending, one row after the other; the first of all starts is left to others. O(N·C)."""
+    """Components that matter, ascending, one row after the other. O(N·C)."""
     N = masks.shape[0]
     span = take_number(queue)
     while span * rows_per_span < N:
-        p, r, at = before[span, 0], before[span, 1], before[span, 2]
+        p = before[span]
         for i in range(span * rows_per_span, min(N, (span + 1) * rows_per_span)):
-            begin = p
             for word in range(masks.shape[1]):
                 bits, c = masks[i, word], 64 * word
                 while bits:
                     if bits & np.uint64(1):
-                        everyone.components[p] = c
+                        pairs.components[p] = c
                         p += 1
                     bits >>= np.uint64(1)
                     c += 1
-            everyone.numbers[i], everyone.starts[i + 1] = i, p
-            if p - begin > 1:
-                for k in range(begin, p):
-                    several.components[at] = everyone.components[k]
-                    at += 1
-                several.numbers[r], several.starts[r + 1] = i, at
-                r += 1
-            else:
-                alone = i - r
-                single.numbers[alone], single.starts[alone + 1] = i, alone + 1
-                single.components[alone] = everyone.components[begin]
+            pairs.numbers[i], pairs.starts[i + 1] = i, p
         span = take_number(queue)
 
 
@@ -357,19 +342,15 @@ class Pairs(NamedTuple):
     components: NDArray[np.int32]
     """(P,)."""
 
-    @classmethod
-    def empty(cls, n_rows: int, n_pairs: int) -> Pairs:
-        """Room for so many."""
-        starts = np.empty(n_rows + 1, dtype=np.int64)
-        starts[0] = 0
-        return cls(np.empty(n_rows, dtype=np.int64), starts, np.empty(n_pairs, dtype=np.int32))
+    def pick(self, rows: I64) -> Pairs:
+        """The pairs of some of the rows, given by their places in the list."""
+        sizes = self.starts[rows + 1] - self.starts[rows]
+        starts = starts_of(sizes)
+        places = np.arange(starts[-1]) + np.repeat(self.starts[rows] - starts[:-1], sizes)
+        return Pairs(self.numbers[rows], starts, self.components[places])
 
-    def threads(self, n_threads: int) -> int:
-        """How many are worth waking for a kernel that looks at every pair once."""
-        return worth_waking(n_threads, SECONDS_PER_NUMBER * (len(self.components) + len(self.numbers)))
-
-    def e_step(self, shard: CpuShard, mixture: GaussianParameters, q: F64 = NONE) -> RawMoments:
-        """Moments about the means of the mixture; `q` becomes the responsibilities of the pairs. O(P·S)."""
+    def e_step(self, shard: CpuShard, mixture: GaussianParameters, q: F64 = NONE) -> SoftStatistics:
+        """Sums about the means of the mixture; `q` becomes the responsibilities of the pairs. O(P·S)."""
         blocks = ChunkBlocks(mixture, np.zeros(mixture.n_features), by_differences=True)
         spans = blocks.spans(len(self.numbers), len(self.components))
         tally, form, all_rows = blocks.new_tally(spans.n), blocks.form, shard.dense_rows
@@ -400,21 +381,12 @@ class Pairs(NamedTuple):
             )
         else:
             run_all(convert, range(spans.n), shard.n_threads)
-        return blocks.total(tally, shard.n_threads)
+        found = blocks.statistics(blocks.total(tally, shard.n_threads), len(self.numbers))
+        found.n_distances = len(self.components)
+        return found
 
 
-class Look(NamedTuple):
-    """What a look at all components leaves."""
-
-    everyone: Pairs
-    """Of all rows."""
-    several: Pairs
-    """Of the rows that have several."""
-    single: Pairs
-    """Of those that have one."""
-
-
-def look_at_all(shard: CpuShard, mixture: GaussianParameters, nats: float, most: float) -> Look | None:
+def look_at_all(shard: CpuShard, mixture: GaussianParameters, nats: float, most: float) -> Pairs | None:
     """The pairs within so many nats of each row's best; None if these are more than the share `most` of all pairs.
 
     Where columns are many it begins with some of them. Factors U of the precisions are upper triangular, so the first K
@@ -429,7 +401,7 @@ def look_at_all(shard: CpuShard, mixture: GaussianParameters, nats: float, most:
         leading = ChunkBlocks(first, first.offset)
     spans = leading.spans(shard.n_rows)
     masks = np.zeros((shard.n_rows, -(-C // 64)), dtype=np.uint64)
-    sizes = np.zeros((spans.n, 4), dtype=np.int64)
+    sizes = np.zeros((spans.n, 2), dtype=np.int64)
     forms = leading.form, blocks.form
 
     def look(queue: NDArray[np.int64], some: Observed, rows: slice, which: slice) -> None:
@@ -442,19 +414,19 @@ def look_at_all(shard: CpuShard, mixture: GaussianParameters, nats: float, most:
 
     leading.on_spans(shard, shard.n_threads, look)
     before = starts_of(sizes)
-    n_pairs, n_several, in_several, n_none = before[-1].tolist()
+    n_pairs, n_none = before[-1].tolist()
     if n_none:  # densities that are not numbers keep no pair
         raise np.linalg.LinAlgError("a row has no density under any component")
     if not shard.n_rows or n_pairs > most * shard.n_rows * C:
         return None
-    n_single = shard.n_rows - n_several
-    counts = (shard.n_rows, n_pairs), (n_several, in_several), (n_single, n_single)
-    found, queue = Look(*(Pairs.empty(*each) for each in counts)), new_queue()
+    starts, queue = np.zeros(shard.n_rows + 1, dtype=np.int64), new_queue()
+    pairs = Pairs(np.empty(shard.n_rows, dtype=np.int64), starts, np.empty(n_pairs, dtype=np.int32))
+    n_threads = worth_waking(shard.n_threads, SECONDS_PER_NUMBER * (n_pairs + shard.n_rows))
     share_kernel(
-        lambda: list_pairs(queue, spans.rows, masks, before, *found), queue,
-        min(spans.n, found.everyone.threads(shard.n_threads)), calls_blas=False,
+        lambda: list_pairs(queue, spans.rows, masks, before[:, 0].copy(), pairs), queue, min(spans.n, n_threads),
+        calls_blas=False,
     )  # fmt: skip
-    return found
+    return pairs
 
 
 def _leading(mixture: GaussianParameters, K: int) -> ExpectedMixture:
@@ -487,18 +459,19 @@ def expect_remembered(shard: CpuShard, work: Expect) -> SoftStatistics:
     mixture, kept = work.mixture, shard.recall(Kept)
     if work.among.renew:
         shard.forget(Kept)
-        look = look_at_all(shard, mixture, MARGIN, _DENSE)
+        pairs = look_at_all(shard, mixture, MARGIN, _DENSE)
         kept = None
-        if look is not None:
-            found = statistics_of(look.single.e_step(shard, mixture), len(look.single.components))
-            kept = Kept(look.everyone, look.several, Moments.from_pass(mixture, found))
+        if pairs is not None:
+            is_alone = np.diff(pairs.starts) == 1
+            single, several = pairs.pick(np.flatnonzero(is_alone)), pairs.pick(np.flatnonzero(~is_alone))
+            kept = Kept(pairs, several, Moments.from_pass(mixture, single.e_step(shard, mixture)))
             shard.keep(kept)
     if kept is None:
         return expect_all(shard, work)
     n_distances = shard.n_rows * mixture.n_components
     if not work.among.renew:
         n_distances = len(kept.doubtful.components) + mixture.n_components
-    found = statistics_of(kept.doubtful.e_step(shard, mixture), n_distances)
+    found = kept.doubtful.e_step(shard, mixture)
     certain = kept.certain.about(mixture.means)
     # Σ log p(c, x) of rows that are of c alone: linear in their moments
     squares = np.vdot(mixture.each(mixture.precisions), certain[2])

@@ -8,24 +8,16 @@ depend on the number of threads, and the sums of a mixture are added in the orde
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from globular.jit import kernel, new_queue, share_kernel
 from globular.model.groups import group_by
-from globular.model.statistics import F64, I64, SoftStatistics, WithinStatistics
+from globular.model.statistics import I64, SoftStatistics, WithinStatistics
 from globular.passes.cpu.engine.densities import Observed
-from globular.passes.cpu.expect.blocks import (
-    Answers,
-    ChunkBlocks,
-    Stretches,
-    Tally,
-    block_size,
-    expect_or_answer,
-    new_block,
-)
+from globular.passes.cpu.engine.moments import Answers, Tally
+from globular.passes.cpu.expect.blocks import ChunkBlocks, Stretches, block_size, expect_or_answer, new_block
 from globular.passes.cpu.rows import read_only
 from globular.passes.cpu.shard import CpuShard
 from globular.seam.mixture_passes import ExpectShares, ExpectWithin, LabelByDensity
@@ -82,8 +74,11 @@ def _expect_groups(
     form = (blocks.form_for_cells if has_scatter else blocks.form)._replace(coefficients=read_only(np.zeros((C, 1))))
     sizes = bounds[1:] - bounds[:-1]
     stretches, n_sums = _stretches(starts, seen, bounds)
-    found = _new_sums(np.empty, (n_sums, len(stretches.first)), D, blocks)
-    total = _new_sums(np.zeros, (C, len(sizes)), D, blocks)
+    S = blocks.kind.width(D) if blocks.kind.separable else D * D
+    found, total = (
+        Tally(new((n, 1)), new((n, D)), new((n, S)), new((n_totals, 2)))
+        for new, n, n_totals in ((np.empty, n_sums, len(stretches.first)), (np.zeros, C, len(sizes)))
+    )
     queue, most = new_queue(), int(sizes.max())
 
     def call() -> None:
@@ -100,12 +95,6 @@ def _expect_groups(
         total.raw[:, 0], total.tight_sums, scatter, float(likelihoods.sum()), float(weights.sum()), n_distances
     )
     return WithinStatistics(parts, likelihoods)
-
-
-def _new_sums(new: Callable[[tuple[int, int]], F64], n: tuple[int, int], D: int, blocks: ChunkBlocks) -> Tally:
-    """Of so many components, and stretches or mixtures."""
-    S = blocks.kind.width(D) if blocks.kind.separable else D * D
-    return Tally(new((n[0], 1)), new((n[0], D)), new((n[0], S)), new((n[1], 2)))
 
 
 def _stretches(starts: I64, seen: I64, bounds: I64) -> tuple[Stretches, int]:

@@ -144,7 +144,7 @@ def layouts(rows: Any, weights: Any) -> dict[str, Any]:
 @pytest.mark.parametrize("covariance_type", TYPES)
 def test_the_pass_in_any_layout(covariance_type: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(in_cells, "BLOCK_ROWS", (16, 16))
-    monkeypatch.setattr(threads.how_many, "WAKING", 1e-12)
+    monkeypatch.setattr(threads.pool, "WAKING", 1e-12)
     rows, weights = blobs(n=200).astype(np.float32), weights_for(200)
     mixture = mixture_of(rows, covariance_type, 40)
     whole = CpuShard(rows, weights)

@@ -28,7 +28,7 @@ _REASONS = {
         model.selection: FAINT CLOSE_SILHOUETTES CLOSE_CRITERIA FACTOR_APART
         selection: REFERENCE_ROWS ROWS_PER_CLUSTER REFERENCE_WORK
     """,
-    "about the seconds of something: how many threads are woken, which `threads.how_many.WAKING`, `WAITING` try": """
+    "about the seconds of something: how many threads are woken, which `threads.pool.WAKING`, `WAITING` try": """
         *.SECONDS_PER_*
     """,
     "how many bytes something takes, for a message": """

@@ -13,8 +13,8 @@ Values = tuple[Any, ...]
 NEVER = 1 << 40
 
 _CENTERS: Mapping[str, Values] = {
-    "threads.how_many.WAKING": (1e-12, 1.0),
-    "threads.how_many.WAITING": (1e-12, 1.0),
+    "threads.pool.WAKING": (1e-12, 1.0),
+    "threads.pool.WAITING": (1e-12, 1.0),
     "passes.limits.SORT_UP_TO": (1, NEVER),
     "passes.host.PART_BYTES": (1 << 10, NEVER),
     "passes.cpu.sums.ROWS_PER_RUN": (64, NEVER),

@@ -227,7 +227,7 @@ def test_same_bits_for_any_number_of_threads(kind: str, monkeypatch: pytest.Monk
     monkeypatch.setattr(center_scores, "ROWS_PER_PRODUCT", 64)
     monkeypatch.setattr(center_scores, "LEAST_ROWS", 64)
     monkeypatch.setattr(cpu_batch, "SEARCHED_AT_ONCE", 64)
-    monkeypatch.setattr(threads.how_many, "WAKING", 1e-12)
+    monkeypatch.setattr(threads.pool, "WAKING", 1e-12)
     monkeypatch.setattr(cpu_votes, "ROWS_PER_SPAN", 50)
     rows = blobs(n=1000, C=5, D=6)
     found = []

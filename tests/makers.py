@@ -18,6 +18,14 @@ def blobs(n: int = 300, C: int = 5, D: int = 4, seed: int = 0, spread: float = 1
     return centers[np.minimum(random.geometric(0.3, size=n) - 1, C - 1)] + spread * random.normal(size=(n, D))
 
 
+def corners(n: int = 600, C: int = 4, D: int = 2, apart: float = 8.0, seed: int = 0) -> tuple[Rows, NDArray[np.int64]]:
+    """Round clusters of one size around corners of a cube, in turn, and the cluster of each row."""
+    random = np.random.default_rng(seed)
+    centers = apart * (np.arange(C)[:, None] >> np.arange(D) & 1)
+    labels = np.arange(n) % C
+    return centers[labels] + random.normal(size=(n, D)), labels
+
+
 def lattice(n: int = 200, D: int = 2, side: int = 4, seed: int = 0) -> Rows:
     """Points of a small grid of whole numbers: full of duplicates and of exact ties."""
     return np.random.default_rng(seed).integers(side, size=(n, D)).astype(np.float64)

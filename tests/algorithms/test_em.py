@@ -14,8 +14,6 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from numpy.typing import NDArray
 from scipy.special import logsumexp
-from sklearn.mixture import GaussianMixture as SklearnMixture
-from threadpoolctl import threadpool_limits
 
 from globular.algorithms.mixtures import em as em_module
 from globular.algorithms.mixtures.em import EMOptions, e_step, em, start_at_random, start_from_means, variance_within
@@ -24,7 +22,6 @@ from globular.model.covariances import FAMILIES, CovarianceLimits
 from globular.model.gaussian import GaussianParameters, isotropic_mixture, m_step
 from globular.model.statistics import SoftStatistics
 from globular.passes.cpu.engine.densities import scale_lines, softmax_block
-from globular.passes.cpu.expect import blocks as chunk_blocks
 from globular.passes.cpu.shard import CpuShard
 from globular.seam.mixture_passes import Expect
 from globular.seam.passes import Assign
@@ -134,17 +131,6 @@ def test_threads_give_the_same_bits_and_split_shards_the_same_sums(covariance_ty
     assert_statistics_equal(reduce(add, parts), one, rtol=1e-12)
 
 
-def test_many_blocks_in_few_spans(monkeypatch: pytest.MonkeyPatch) -> None:
-    rows = blobs(n=2_000)
-    mixture = mixture_for(rows, "spherical")
-    whole = CpuShard(rows).run(Expect(mixture))
-    monkeypatch.setattr(chunk_blocks, "BLOCK_ENTRIES", 1)  # blocks of 32 rows
-    monkeypatch.setattr(chunk_blocks, "SPANS", 3)
-    monkeypatch.setattr(chunk_blocks, "SPAN_WORK", 1)
-    monkeypatch.setattr(chunk_blocks, "LEAST_ROWS", 1)
-    assert_statistics_equal(CpuShard(rows, n_threads=2).run(Expect(mixture)), whole, rtol=1e-12)
-
-
 @pytest.mark.parametrize("covariance_type", TYPES)
 def test_rows_are_scored_as_in_the_reference(covariance_type: str) -> None:
     rows = blobs()
@@ -186,31 +172,6 @@ def path(rows: Rows, start: GaussianParameters, options: EMOptions, weights: Row
     return [step.objective for step in em(CpuShard(rows, weights), start, options)]
 
 
-@pytest.mark.parametrize("covariance_type", ["full", "tied", "diag", "spherical"])
-def test_path_is_scikit_learns(covariance_type: str) -> None:
-    rows = blobs(n=500)
-    start = mixture_for(rows[:50], covariance_type)
-    peer = SklearnMixture(
-        4,
-        covariance_type=covariance_type,
-        weights_init=start.weights,
-        means_init=start.means,
-        precisions_init=start.precisions,
-        tol=1e-5,
-        max_iter=500,
-    )
-    with threadpool_limits(1):  # its threads are slower than one on data this small
-        peer.fit(rows)
-    steps = list(em(CpuShard(rows), start, EMOptions(max_iter=500, tol=1e-5)))
-    assert len(steps) == peer.n_iter_
-    assert steps[-1].objective / 500 == pytest.approx(peer.lower_bound_, abs=1e-6)
-    if hasattr(peer, "lower_bounds_"):  # from scikit-learn 1.7 on
-        np.testing.assert_allclose([step.objective / 500 for step in steps], peer.lower_bounds_, atol=1e-6)
-    np.testing.assert_allclose(steps[-1].model.means, peer.means_, atol=1e-6)
-    np.testing.assert_allclose(steps[-1].model.covariances, peer.covariances_, atol=1e-6)
-    assert steps[-1].stopped and not steps[-2].stopped
-
-
 @settings(deadline=None, max_examples=40)
 @given(
     covariance_type=st.sampled_from(TYPES),
@@ -230,33 +191,6 @@ def test_log_likelihood_never_falls(covariance_type: str, learned_weights: bool,
     objectives = np.array(path(rows, start, options, weights))
     assert np.all(np.isfinite(objectives))
     assert np.all(np.diff(objectives) >= -1e-9 * np.maximum(np.abs(objectives[1:]), weights.sum()))
-
-
-@pytest.mark.parametrize("covariance_type", TYPES)
-def test_weight_n_is_n_copies(covariance_type: str) -> None:
-    rows = blobs(n=100)
-    copies = np.random.default_rng(0).integers(0, 4, size=100)
-    start = mixture_for(rows, covariance_type)
-    options = EMOptions(max_iter=10, tol=0.0)
-    weighted = list(em(CpuShard(rows, copies.astype(float)), start, options))
-    repeated = list(em(CpuShard(np.repeat(rows, copies, axis=0)), start, options))
-    for a, b in zip(weighted, repeated, strict=True):
-        assert a.objective == pytest.approx(b.objective, rel=1e-11)
-        np.testing.assert_allclose(a.model.means, b.model.means, rtol=1e-8)
-
-
-@pytest.mark.parametrize("covariance_type", TYPES)
-def test_offset_changes_nothing_but_the_means(covariance_type: str) -> None:
-    """Whole numbers, so that an offset of 1e8 is exact."""
-    rows = np.round(20 * blobs())
-    start = mixture_for(rows, covariance_type)
-    far = GaussianParameters(start.weights, start.means + 1e8, start.covariances, covariance_type)
-    options = EMOptions(max_iter=10, tol=0.0)
-    near_steps = list(em(CpuShard(rows), start, options))
-    far_steps = list(em(CpuShard(rows + 1e8), far, options))
-    for a, b in zip(near_steps, far_steps, strict=True):
-        assert a.objective == pytest.approx(b.objective, rel=1e-7)
-    np.testing.assert_allclose(near_steps[-1].model.means + 1e8, far_steps[-1].model.means, atol=1e-5)
 
 
 def test_equal_weights_and_one_variance_at_zero_temperature_are_k_means() -> None:
@@ -299,46 +233,6 @@ def test_random_start_is_near_the_gaussian_of_all_data(covariance_type: str) -> 
     assert len(np.unique(start.means[:, 0])) == 5
     total = np.trace(reference.covariance_matrices(start), axis1=1, axis2=2)
     np.testing.assert_allclose(total, rows.var(axis=0).sum(), rtol=1e-4)
-
-
-@pytest.mark.parametrize("covariance_type", TYPES)
-@pytest.mark.parametrize("reg_covar", [0.0, 1e-6])
-@pytest.mark.parametrize(
-    "rows",
-    [
-        np.array([[1.0, 2.0]]),
-        np.full((6, 2), 3.0),
-        np.full((6, 2), 1e8),
-        np.repeat(np.eye(2), 5, axis=0),
-        np.column_stack([np.arange(8.0), np.zeros(8)]),
-        np.column_stack([np.arange(8.0), np.arange(8.0)]) + 1e8,
-        np.column_stack([np.arange(8.0), 1e-12 * np.arange(8.0)]),
-        (np.arange(20).reshape(10, 2) * 1e-3 + 100).astype(np.float32),
-    ],
-    ids=["one row", "constant", "constant far", "duplicates", "flat", "line far", "thin", "float32"],
-)
-def test_degenerate_data_give_finite_mixtures(rows: Rows, reg_covar: float, covariance_type: str) -> None:
-    shard = CpuShard(rows)
-    options = EMOptions(max_iter=5, tol=0.0, reg_covar=reg_covar)
-    means = rows[np.arange(3) % len(rows)].astype(np.float64)  # more components than distinct rows at times
-    start = start_from_means(shard, means, covariance_type, options)
-    steps = list(em(shard, start, options))
-    final = steps[-1].model
-    assert np.isfinite([step.objective for step in steps]).all()
-    for values in (final.weights, final.means, final.covariances, final.precisions):
-        assert np.isfinite(values).all()
-    assert np.isfinite(answer(shard, final, "log_densities")).all()
-    np.testing.assert_allclose(answer(shard, final, "probabilities").sum(axis=1), 1.0)
-
-
-def test_rows_of_weight_zero_do_not_count() -> None:
-    rows = blobs(n=100)
-    weights = np.ones(110)
-    weights[100:] = 0.0
-    start = mixture_for(rows, "full")
-    options = EMOptions(max_iter=5, tol=0.0)
-    outliers = np.vstack([rows, 1e6 * np.ones((10, 3))])
-    np.testing.assert_allclose(path(outliers, start, options, weights), path(rows, start, options), rtol=1e-12)
 
 
 def test_component_of_weight_zero_takes_no_rows() -> None:

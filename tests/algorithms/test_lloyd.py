@@ -16,7 +16,7 @@ from globular.algorithms.kmeans.lloyd import KMeansOptions, lloyd
 from globular.algorithms.steps import Step
 from globular.passes.cpu import CpuShard
 from globular.seam.passes import Assign
-from makers import Rows, blobs, in_form, lattice, weights_for
+from makers import Rows, blobs, in_form, weights_for
 from reference import assign as reference
 
 
@@ -47,17 +47,6 @@ def test_equal_to_scikit_learn_from_the_same_start(n: int, C: int, D: int, offse
     assert ours.labels_.dtype == theirs.labels_.dtype
     np.testing.assert_allclose(ours.cluster_centers_, theirs.cluster_centers_, rtol=1e-12, atol=1e-12)
     assert ours.inertia_ == pytest.approx(theirs.inertia_, rel=1e-10)
-
-
-@pytest.mark.parametrize("max_iter", [1, 2, 5])
-def test_equal_to_scikit_learn_when_cut_short(max_iter: int) -> None:
-    X = blobs(n=400, C=12, D=3)
-    theirs = SklearnKMeans(12, init=X[:12], n_init=1, tol=0, max_iter=max_iter).fit(X)
-    ours = KMeans(12, init=X[:12], tol=0, max_iter=max_iter, algorithm="lloyd").fit(X)
-    assert ours.n_iter_ == theirs.n_iter_ == max_iter
-    np.testing.assert_array_equal(ours.labels_, theirs.labels_)
-    np.testing.assert_allclose(ours.cluster_centers_, theirs.cluster_centers_, rtol=1e-12)
-    assert ours.inertia_ == pytest.approx(theirs.inertia_, rel=1e-12)
 
 
 def test_equal_to_scikit_learn_on_sparse_rows_and_with_weights() -> None:
@@ -119,41 +108,6 @@ def test_the_objective_never_rises(seed: int, n: int, D: int, unit: bool, weight
     np.testing.assert_allclose(own, closest.min(axis=1), atol=1e-12 * (1 + np.abs(X).max()) ** 2)
 
 
-@given(st.integers(0, 2**32 - 1))
-@settings(max_examples=25, deadline=None)
-def test_a_weight_is_a_number_of_repetitions(seed: int) -> None:
-    random = np.random.default_rng(seed)
-    X = random.normal(size=(40, 3))
-    weights = random.integers(0, 4, size=40)
-    weights[:6] += 1
-    repeated = np.repeat(X, weights, axis=0)
-    shard, steps = run(X, X[:6], weights.astype(np.float64))
-    other, expected = run(repeated, X[:6])
-    assert len(steps) >= len(expected)  # rows of weight zero may change their label without moving a centre
-    np.testing.assert_allclose(steps[-1].model, expected[-1].model, rtol=1e-10, atol=1e-12)
-    np.testing.assert_array_equal(np.repeat(shard.labels, weights), other.labels)
-    for ours, theirs in zip(steps, expected, strict=False):
-        assert ours.objective == pytest.approx(theirs.objective, rel=1e-10)
-
-
-def test_float32_rows_follow_float64_ones() -> None:
-    X = blobs(n=400, C=10, D=5).astype(np.float32)
-    single, steps32 = run(X, X[:10].astype(np.float64))
-    double, steps64 = run(X.astype(np.float64), X[:10].astype(np.float64))
-    assert len(steps32) == len(steps64)
-    np.testing.assert_array_equal(single.labels, double.labels)
-    np.testing.assert_allclose(steps32[-1].model, steps64[-1].model, rtol=1e-12, atol=1e-12)
-
-
-def test_sparse_rows_follow_dense_ones() -> None:
-    X = in_form(blobs(n=300, C=8, D=5), "csr64")
-    start = X[:8].toarray()
-    a, sparse_steps = run(X, start)
-    b, dense_steps = run(X.toarray(), start)
-    np.testing.assert_array_equal(a.labels, b.labels)
-    np.testing.assert_allclose(sparse_steps[-1].model, dense_steps[-1].model, rtol=1e-12, atol=1e-12)
-
-
 @pytest.mark.parametrize("unit", [False, True], ids=["euclidean", "cosine"])
 @pytest.mark.parametrize("form", ["float64", "float32", "csr64"])
 @pytest.mark.parametrize("weighted", [False, True])
@@ -203,17 +157,6 @@ def test_rows_alike_are_one_cluster() -> None:
     np.testing.assert_allclose(steps[-1].model[shard.labels[0]], 0.1, rtol=1e-15)
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_far_from_the_origin_clusters_are_found_all_the_same(dtype: type) -> None:
-    near = np.round(100 * blobs(n=200, C=5, D=3)) * 8  # whole multiples of 8 stay exact beside 1e8, in float32 too
-    far = near + 1e8
-    a, steps = run(near.astype(dtype), near[:5])
-    b, shifted = run(far.astype(dtype), far[:5])
-    np.testing.assert_array_equal(a.labels, b.labels)
-    np.testing.assert_allclose(shifted[-1].model - 1e8, steps[-1].model, atol=1e-6)
-    assert shifted[-1].objective == pytest.approx(steps[-1].objective, rel=1e-8)
-
-
 @pytest.mark.parametrize("C", [1, 2, 7])
 @pytest.mark.parametrize("D", [1, 3])
 def test_as_many_rows_as_clusters(C: int, D: int) -> None:
@@ -221,18 +164,6 @@ def test_as_many_rows_as_clusters(C: int, D: int) -> None:
     shard, steps = run(X, X[::-1].copy())
     assert sorted(shard.labels.tolist()) == list(range(C))
     assert steps[-1].objective == 0.0
-
-
-def test_unit_centers_have_unit_length_and_point_where_the_rows_do() -> None:
-    X = blobs(n=300, C=6, D=4)
-    seen = reference.as_seen(X, unit_rows=True)
-    shard, steps = run(X, seen[:6], unit=True)
-    np.testing.assert_allclose(np.linalg.norm(steps[-1].model, axis=1), 1.0, rtol=1e-14)
-    # optimality of spherical k-means: the centre is the direction of the sum, the label the largest cosine
-    for c in range(6):
-        total = seen[shard.labels == c].sum(axis=0)
-        np.testing.assert_allclose(steps[-1].model[c], total / np.linalg.norm(total), rtol=1e-12)
-    np.testing.assert_array_equal(shard.labels, np.argmax(seen @ steps[-1].model.T, axis=1))
 
 
 def test_opposite_directions_that_cancel_keep_their_center() -> None:
@@ -249,10 +180,3 @@ def test_labels_left_by_another_run_do_not_end_this_one() -> None:
     fresh = [step.stopped for step in lloyd(CpuShard(X), X[:5], KMeansOptions(100))]
     again = [step.stopped for step in lloyd(shard, X[:5], KMeansOptions(100))]
     assert len(fresh) > 2 and again == fresh
-
-
-def test_lattice_full_of_ties() -> None:
-    X = lattice(300, D=3)
-    shard, steps = run(X, np.unique(X, axis=0)[:20])
-    assert never_rises([step.objective for step in steps]) and steps[-1].stopped == "no label changed"
-    np.testing.assert_array_equal(shard.labels, reference.closest_centers(X, steps[-1].model))

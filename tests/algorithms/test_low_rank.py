@@ -9,19 +9,16 @@ import pytest
 
 from globular.algorithms.kmeans.variational import VariationalOptions
 from globular.algorithms.mixtures.low_rank import find_coordinates, low_rank_em, start_low_rank
-from globular.data.open import as_source
 from globular.model.covariances import CovarianceLimits
 from globular.model.low_rank import NOISES, LowRankParameters, low_rank_m_step
 from globular.model.statistics import F64
 from globular.passes.cpu import CpuShard
-from globular.passes.many import StreamShard
 from globular.seam.among import Probe
 from globular.seam.mixture_passes import ExpectLowRank
 from globular.seam.passes import Assign
 from globular.seam.shard import Shard
 from reference import expect as soft
 from reference import low_rank as oracle
-from reference.split import SplitShard
 
 D, Q = 12, 2
 
@@ -118,20 +115,6 @@ def test_few_components_a_row_end_where_all_of_them_do() -> None:
     X = rows_of(20, 4000)
     exact, truncated = (fitted(CpuShard(X), X, 20, C_prime, max_iter=40)[0][-1] for C_prime in (20, 4))
     assert truncated == pytest.approx(exact, rel=2e-3) and truncated <= exact + 1e-3 * abs(exact)
-
-
-@pytest.mark.parametrize("correlated", [True, False])
-@pytest.mark.parametrize("C_prime", [3, 8])
-def test_threads_and_splits_change_nothing(C_prime: int, correlated: bool) -> None:
-    X = rows_of(8, 900)
-    one, two = (fitted(CpuShard(X, n_threads=n), X, 8, C_prime, correlated=correlated) for n in (1, 2))
-    assert one[0] == two[0] and one[1].holds(two[1].weights, two[1].means, two[1].loadings, two[1].noise)
-    split = SplitShard([CpuShard(X[:250]), CpuShard(X[250:])])
-    stream = StreamShard(as_source(X), rows_per_part=300)
-    for parts in (split, stream):
-        objectives, mixture = fitted(parts, X, 8, C_prime, correlated=correlated)
-        np.testing.assert_allclose(objectives, one[0], rtol=1e-9)
-        alike(mixture, one[1], 1e-6)
 
 
 def test_weights_are_repetitions() -> None:

@@ -18,7 +18,6 @@ from globular.model.covariances import FAMILIES
 from globular.passes.cpu import CpuShard
 from globular.seam.mixture_passes import Expect
 from reference import expect as soft
-from reference.split import SplitShard
 
 TYPES = sorted(FAMILIES)
 MIDDLES = np.array([[0.0, 0, 0], [12, 0, 0], [0, 12, 0], [0, 0, 12], [12, 12, 0], [12, 0, 12]])
@@ -102,21 +101,6 @@ def test_no_move_leaves_a_component_on_a_few_rows() -> None:
         shard, start_from_means(shard, alone, "full", options), options, 500, np.random.default_rng(0)
     )
     assert step.model.weights.min() * len(X) > 100
-
-
-def test_threads_and_parts_do_not_matter() -> None:
-    X, options = rows(6000), EMOptions()
-    weights = np.random.default_rng(0).uniform(0.5, 2.0, len(X))
-    found = []
-    for shard in (
-        CpuShard(X, weights),
-        CpuShard(X, weights, n_threads=2),
-        SplitShard([CpuShard(X[:1000], weights[:1000]), CpuShard(X[1000:], weights[1000:])]),
-    ):
-        found.append(result_of(search_start(shard, 6, "full", options, np.random.default_rng(3))))
-    np.testing.assert_array_equal(found[0].means, found[1].means)
-    np.testing.assert_array_equal(found[0].covariances, found[1].covariances)
-    np.testing.assert_allclose(found[0].means, found[2].means, rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize("n", [2 * pipeline.FEWEST_ROWS - 1, 2 * pipeline.FEWEST_ROWS])

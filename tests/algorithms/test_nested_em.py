@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,6 @@ from globular.algorithms.mixtures.nested import ENOUGH, BatchOptions, nested_em
 from globular.datasets import separated_mixture
 from globular.model.gaussian import GaussianParameters
 from globular.passes.cpu import CpuShard
-from reference.split import SplitShard
 
 OPTIONS = EMOptions(max_iter=60, tol=1e-3)
 
@@ -95,15 +93,6 @@ def test_max_iter_counts_iterations_of_all_batches(n: int) -> None:
     assert len(steps) == n and (n == 0 or steps[-1].stopped == "max_iter")
 
 
-def test_splits_change_no_bits_of_the_batch_and_weights_count() -> None:
-    X, w = rows_of(8000), np.random.default_rng(1).integers(1, 4, 8000).astype(float)
-    whole = list(nested_em(CpuShard(X, w), start(X), OPTIONS, BatchOptions(500), random()))
-    parts = SplitShard([CpuShard(X[a:b], w[a:b]) for a, b in ((0, 3000), (3000, 8000))])
-    split = list(nested_em(parts, start(X), OPTIONS, BatchOptions(500), random()))
-    np.testing.assert_allclose(split[-1].model.means, whole[-1].model.means, rtol=1e-8)
-    assert len(split) == len(whole)
-
-
 # --- the estimator
 
 
@@ -119,18 +108,6 @@ def test_the_estimator_ends_within_two_hundredths_of_em(kind: str) -> None:
     rough = GaussianMixture(6, algorithm="nested", tol=0.05, **options).fit(X)
     assert rough.stopped_ == ENOUGH and rough.score(X) > full.score(X) - 0.05
     assert rough.n_distances_ <= model.n_distances_
-
-
-def test_threads_and_streams_change_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    X = rows_of(20_000, np.float32)
-    options: dict[str, Any] = {"algorithm": "nested", "covariance_type": "diag", "random_state": 0}
-    one, two = (GaussianMixture(6, n_threads=n, **options).fit(X) for n in (1, 2))
-    np.testing.assert_array_equal(one.means_, two.means_)
-    np.testing.assert_array_equal(one.labels_, two.labels_)
-    np.save(tmp_path / "rows.npy", X)
-    monkeypatch.setattr("globular.estimators.inputs.MEMORY_SHARE", 0.0)
-    streamed = GaussianMixture(6, **options).fit(tmp_path / "rows.npy")
-    assert streamed.score(X) == pytest.approx(one.score(X), abs=0.02)
 
 
 def test_few_rows_are_one_batch() -> None:

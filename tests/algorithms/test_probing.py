@@ -13,14 +13,13 @@ from scipy import sparse
 
 from globular import KMeans
 from globular.algorithms.kmeans.cells import draw_cells, graph_by_cells, label_by_cells
-from globular.algorithms.kmeans.probing import ProbingOptions, find_labels, label_recall, label_rows, probing_kmeans
+from globular.algorithms.kmeans.probing import ProbingOptions, label_recall, label_rows, probing_kmeans
 from globular.model.cells import CenterCells
 from globular.passes.cpu import CpuShard
 from globular.seam.among import Probe
 from globular.seam.passes import Assign
 from reference import assign as hard
 from reference import probe as probed
-from reference.split import SplitShard
 
 
 def blobs(n: int = 600, D: int = 5, n_blobs: int = 40, seed: int = 0, dtype: Any = np.float64) -> Any:
@@ -189,27 +188,6 @@ def test_last_labels_belong_to_the_centers_and_to_no_seed() -> None:
     assert found[0][0].n_distances < exact.n_distances == 3000 * 300
 
 
-def test_threads_and_splits_change_nothing(depth: str) -> None:
-    X = blobs(9000, dtype=np.float32)
-    results = []
-    for shard in (
-        CpuShard(X),
-        CpuShard(X, n_threads=2),
-        SplitShard(
-            [CpuShard(part, first_row=a) for a, part in ((0, X[:4000]), (4000, X[4000:4001]), (4001, X[4001:]))]
-        ),
-    ):
-        centers = X[:300].astype(np.float64)
-        random = np.random.default_rng(5)
-        find_labels(shard, centers, random, n_rounds=0)
-        last = list(probing_kmeans(shard, centers, ProbingOptions(max_iter=5, min_gain=0), random))[-1]
-        results.append((shard.labels.copy(), last.model))
-    np.testing.assert_array_equal(results[0][0], results[1][0])
-    np.testing.assert_array_equal(results[0][1], results[1][1])
-    np.testing.assert_array_equal(results[0][0], results[2][0])
-    np.testing.assert_allclose(results[0][1], results[2][1], rtol=1e-12, atol=1e-12)
-
-
 @given(st.integers(0, 2**32 - 1), st.integers(2, 80), st.integers(1, 4), st.sampled_from([np.float32, np.float64]))
 @settings(max_examples=40, deadline=None)
 def test_the_objective_never_rises(seed: int, n: int, n_probes: int, dtype: Any) -> None:
@@ -239,13 +217,6 @@ def test_quality_costs_distances_and_pays(quality: str) -> None:
     model = KMeans(500, quality=quality, random_state=0).fit(X)
     assert model.n_distances_ >= fast.n_distances_
     assert -model.score(X) <= -fast.score(X) * (1 + 1e-9)
-
-
-def test_exact_labels_on_request() -> None:
-    X = blobs(3000)
-    model = KMeans(500, exact_labels=True, random_state=0).fit(X)
-    np.testing.assert_array_equal(model.labels_, model.predict(X))
-    assert model.inertia_ == pytest.approx(-model.score(X)) and model.label_recall_ == 1.0
 
 
 def test_inexact_prediction_finds_most_of_the_closest_centers() -> None:

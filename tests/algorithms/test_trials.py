@@ -44,17 +44,23 @@ def test_groups_that_share_a_center_get_their_own() -> None:
     assert {step.stage for step in steps} == {SWAPS, ITERATIONS}
 
 
+@pytest.mark.parametrize("swaps_first", [False, True], ids=["trials", "swaps of many before trials"])
 @pytest.mark.parametrize("form", ["dense", "float32", "csr", "weights", "split"])
-def test_the_objective_never_rises_and_belongs_to_the_centers(form: str) -> None:
-    X, weights = groups(n=600, k=12), np.random.default_rng(1).uniform(0.0, 2.0, 600) if form == "weights" else None
+def test_the_objective_never_rises_and_belongs_to_the_centers(
+    form: str, swaps_first: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    X, weights = groups(n=600, k=40), np.random.default_rng(1).uniform(0.0, 2.0, 600) if form == "weights" else None
     shard: Any = CpuShard(sparse.csr_array(X) if form == "csr" else X.astype("f4") if form == "float32" else X, weights)
     if form == "split":
         shard = SplitShard([CpuShard(X[:200]), CpuShard(X[200:], first_row=200)])
-    steps = searched(shard, 8)
+    monkeypatch.setattr(trials, "SWAPPED_FROM", 32)
+    random = np.random.default_rng(0)
+    swapped = trials.swap_and_search(shard, X[:32], EXACTLY, TrialOptions(), random)
+    steps = list(swapped) if swaps_first else searched(shard, 8)
     objectives = np.array([step.objective for step in steps])
     assert (np.diff(objectives) <= 1e-9 * objectives[0]).all()
-    iterations = np.array([step.iteration for step in steps])
-    np.testing.assert_array_equal(iterations, np.arange(1, len(steps) + 1))
+    np.testing.assert_array_equal([step.iteration for step in steps], np.arange(1, len(steps) + 1))
+    assert [bool(step.stopped) for step in steps] == [False] * (len(steps) - 1) + [True]
     w = np.ones(600) if weights is None else weights
     error = float(w @ hard.squared_distances(hard.as_seen(X), steps[-1].model).min(axis=1))
     assert error <= objectives[-1] * (1 + 1e-6)
@@ -204,17 +210,6 @@ def test_starts_end_when_three_searches_end_alike(
     assert len(n) == n_searches
 
 
-@pytest.mark.parametrize("metric", ["euclidean", "cosine"])
-def test_threads_and_the_seed_decide_alone(metric: str) -> None:
-    X = groups(n=20_000, k=12, d=5).astype(np.float32)
-    one = KMeans(12, metric=metric, random_state=3, n_threads=1).fit(X)
-    for n_threads in (2, 5):
-        other = KMeans(12, metric=metric, random_state=3, n_threads=n_threads).fit(X)
-        np.testing.assert_array_equal(other.cluster_centers_, one.cluster_centers_)
-        np.testing.assert_array_equal(other.labels_, one.labels_)
-        assert other.inertia_ == one.inertia_
-
-
 def test_quality_has_a_meaning_and_tol_zero_ends_at_a_fixed_point() -> None:
     X = groups(n=20_000, k=60, d=4)
     fast, best = (KMeans(24, quality=quality, random_state=0).fit(X) for quality in ("fast", "best"))
@@ -285,24 +280,6 @@ def test_trials_are_left_to_a_next_part_that_is_hardly_larger(
     found = result_of(pipeline._search_parts(parts, best, EXACTLY, TrialOptions(), rng))
     assert asked == [round(share * TrialOptions().max_trials), TrialOptions().max_trials]
     assert parts == [] and found.stage == PART
-
-
-@pytest.mark.parametrize("form", ["dense", "float32", "csr", "split"])
-def test_swaps_of_many_come_before_trials_of_hundreds(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    X = groups(n=600, k=40)
-    shard: Any = CpuShard(sparse.csr_array(X) if form == "csr" else X.astype("f4") if form == "float32" else X)
-    if form == "split":
-        shard = SplitShard([CpuShard(X[:200]), CpuShard(X[200:], first_row=200)])
-    monkeypatch.setattr(trials, "SWAPPED_FROM", 32)
-    random = np.random.default_rng(0)
-    steps = list(trials.swap_and_search(shard, X[:32], EXACTLY, TrialOptions(), random))
-    objectives = np.array([step.objective for step in steps])
-    assert (np.diff(objectives) <= 1e-9 * objectives[0]).all()
-    np.testing.assert_array_equal([step.iteration for step in steps], np.arange(1, len(steps) + 1))
-    assert [bool(step.stopped) for step in steps] == [False] * (len(steps) - 1) + [True]
-    error = float(hard.squared_distances(hard.as_seen(X), steps[-1].model).min(axis=1).sum())
-    assert error <= objectives[-1] * (1 + 1e-6)
-    assert steps[1].stage == SWAPS
 
 
 @pytest.mark.parametrize(("k", "factor"), [(191, 1.0), (192, 1.0), (288, 1.5), (384, 2.0), (450, 2.0)])

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 _SETTINGS = settings(
-    max_examples=int(os.environ.get("GLOBULAR_ATTACK_EXAMPLES", "12")),
+    max_examples=int(os.environ.get("GLOBULAR_ATTACK_EXAMPLES", "8")),
     deadline=None,
     suppress_health_check=list(HealthCheck),
     print_blob=True,

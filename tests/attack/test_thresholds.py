@@ -19,7 +19,7 @@ from attack.exceptions import EXCEPTIONS
 from attack.oracle import directions
 from attack.test_files import FILES, whole
 from attack.test_fits import LOW_RANK, check_centers, check_inertia, check_low_rank, check_mixture, fit, same_bits
-from attack.thresholds import THRESHOLDS
+from attack.thresholds import NEVER, THRESHOLDS
 from reference import linear
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
@@ -92,7 +92,9 @@ def test_either_side(name: str, family: str, value: Any, monkeypatch: pytest.Mon
         change(monkeypatch, constant, small)
     for estimator, case, options in FITS[family]:
         model = fit(estimator, case, options)
-        same_bits(model, fit(estimator, case, options, n_threads=3), check(model, family, case))
+        names = check(model, family, case)
+        if value != NEVER:  # else few rows have their usual path, on which test_fits.py compares threads
+            same_bits(model, fit(estimator, case, options, n_threads=3), names)
 
 
 def check(model: Any, family: str, case: Case) -> tuple[str, ...]:

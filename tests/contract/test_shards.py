@@ -89,8 +89,10 @@ def test_farthest_rows_are_those_of_one_shard(layout: str, n: int) -> None:
     for shard in (whole, parts):
         shard.run(Assign(centers))
     expected, found = whole.run(Farthest(centers, n)), parts.run(Farthest(centers, n))
+    oracle = reference.farthest(rows, weights, centers, whole.labels, n)
     for name in ("rows", "squared_distances", "weights", "labels"):
         np.testing.assert_array_equal(getattr(found, name), getattr(expected, name))
+        np.testing.assert_allclose(getattr(found, name), getattr(oracle, name), rtol=1e-12)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)

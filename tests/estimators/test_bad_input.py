@@ -10,13 +10,16 @@ import numpy as np
 import pandas as pd
 import pytest
 from scipy import sparse
+from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 
 from globular import (
+    ChunkyGaussianMixture,
     GaussianMixture,
     InfiniteGaussianMixture,
     InfiniteMultinomialMixture,
     KMeans,
+    LowRankGaussianMixture,
     NestedMiniBatchKMeans,
     VariationalGaussianMixture,
     VariationalKMeans,
@@ -253,6 +256,23 @@ def test_bad_starting_centers(name: str, as_callable: bool) -> None:
 def test_more_clusters_than_rows() -> None:
     with pytest.raises(ValueError, match=r"n_samples=30.*n_clusters=31"):
         KMeans(31).fit(X)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        GaussianMixture(31), VariationalGaussianMixture(31), ChunkyGaussianMixture(31), LowRankGaussianMixture(31),
+        InfiniteGaussianMixture(truncation="fixed", max_components=31),
+    ],
+    ids=lambda model: type(model).__name__,
+)  # fmt: skip
+def test_mixtures_take_dense_rows_and_no_more_components_than_rows(model: Any) -> None:
+    with pytest.raises(TypeError, match=r"dense rows.*toarray"):
+        model.fit(sparse.csr_array(X))
+    with pytest.raises(ValueError, match=r"n_samples=30 should be >= n_components=31|max_components=31"):
+        model.fit(X)
+    with pytest.raises(NotFittedError):
+        clone(model).predict(X)
 
 
 def test_not_fitted() -> None:

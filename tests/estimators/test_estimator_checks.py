@@ -49,11 +49,16 @@ ESTIMATORS = [
 MORE_OPTIONS = [
     KMeans(algorithm="lloyd"), VariationalKMeans(neighborhoods="exhaustive", metric="cosine"), GaussianMixture(),
     GaussianMixture(2, covariance_type="tied"), GaussianMixture(2, covariance_type="spherical", algorithm="nested"),
-    VariationalGaussianMixture(), LowRankGaussianMixture(2, noise="tied_spherical"),
+    VariationalGaussianMixture(), VariationalGaussianMixture(3, covariance_type="diag", weights="learned"),
+    LowRankGaussianMixture(2, noise="tied_spherical"), ChunkyGaussianMixture(3, n_candidates=2),
+    InfiniteGaussianMixture(accelerate=False),
 ]  # fmt: skip
 
 OTHER_SEEDS = "repeated rows in another order draw other seeds; from given centres the check passes, see below"
-NO_SEEDS = ("GaussianMixture()", "InfiniteGaussianMixture()", "InfiniteMultinomialMixture()")
+NO_SEEDS = (
+    "GaussianMixture()", "InfiniteGaussianMixture()", "InfiniteGaussianMixture(accelerate=False)",
+    "InfiniteMultinomialMixture()",
+)  # fmt: skip
 """Estimators that end with one component in the check, and draw nothing."""
 NOT_A_CLASSIFIER = "the check takes whatever has predict_proba for a classifier"
 NO_DIRECTION = "rows of zeros have no direction, and are refused"
@@ -123,7 +128,7 @@ def test_weights_equal_repetitions_in_batches_of_all_rows(check: Any, search: st
     check("NestedMiniBatchKMeans", NestedMiniBatchKMeans(4, init=start, search=search, metric=metric))
 
 
-@pytest.mark.parametrize("covariance_type", ["full", "diag", "spherical", "tied_spherical"])
+@pytest.mark.parametrize("covariance_type", ["full", "tied", "diag", "spherical", "tied_spherical"])
 def test_weights_equal_repetitions_from_given_means(covariance_type: str) -> None:
     start = np.random.RandomState(0).rand(3, 30)
     estimator = GaussianMixture(3, means_init=start, covariance_type=covariance_type)

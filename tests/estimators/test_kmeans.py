@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import logging
-import pickle
-import re
 import time
-import tracemalloc
 import warnings
 from pathlib import Path
 from typing import Any
@@ -17,20 +13,17 @@ import pytest
 from joblib import Parallel, delayed
 from scipy import sparse
 from sklearn.base import clone
-from sklearn.cluster import KMeans as SklearnKMeans
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.metrics.pairwise import cosine_distances
-from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import StandardScaler
 
-from globular import KMeans, NestedMiniBatchKMeans, VariationalKMeans, k_means
+from globular import KMeans, NestedMiniBatchKMeans, VariationalKMeans
 from globular.algorithms.seeding.named import STARTS
 from globular.callbacks import Callback
 from globular.data.open import as_source
-from globular.errors import DataError, FitInterruptedWarning, MemoryBudgetError
+from globular.errors import DataError, MemoryBudgetError
 from globular.estimators import inputs
 from globular.model.history import History
-from makers import FORMS, blobs, in_form, lattice, weights_for
+from makers import FORMS, blobs, in_form, weights_for
 from reference import assign as reference
 
 
@@ -71,20 +64,6 @@ def test_history() -> None:
     errors = model.history_.column("quantization_error") * weights.sum()
     np.testing.assert_allclose(errors, model.history_.column("objective"), rtol=1e-12)
     assert model.inertia_ == pytest.approx(records[-1].objective, rel=1e-12)
-
-
-@pytest.mark.parametrize("metric", ["euclidean", "cosine"])
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("options", [{}, {"max_iter": 2}, {"tol": 0.1}, {"algorithm": "lloyd"}, {"n_init": 3}])
-def test_labels_inertia_and_centers_belong_together(metric: str, dtype: type, options: dict[str, Any]) -> None:
-    X, weights = blobs(n=300, C=8).astype(dtype), weights_for(300)
-    model = KMeans(12, metric=metric, random_state=0, **options).fit(X, sample_weight=weights)
-    np.testing.assert_array_equal(model.predict(X), model.labels_)
-    assert model.score(X, sample_weight=weights) == pytest.approx(-model.inertia_, rel=1e-12)
-    seen = reference.as_seen(X, unit_rows=metric == "cosine")
-    centers = model.cluster_centers_.astype(np.float64)
-    np.testing.assert_array_equal(model.labels_, reference.closest_centers(seen, centers))
-    assert model.cluster_centers_.dtype == dtype
 
 
 # ---------------------------------------------------------------- input
@@ -221,41 +200,6 @@ def test_one_column_and_constant_columns() -> None:
     np.testing.assert_array_equal(model.cluster_centers_[:, 1:], 7e8)
 
 
-def test_fewer_distinct_rows_than_clusters() -> None:
-    X = np.repeat([[0.0, 0.0], [1.0, 1.0], [0.0, 1.0]], 10, axis=0)
-    with pytest.warns(ConvergenceWarning, match=r"distinct clusters \(3\).*n_clusters \(5\)"):
-        model = KMeans(5, algorithm="lloyd", random_state=0).fit(X)
-    assert model.inertia_ == pytest.approx(0.0, abs=1e-25) and np.isfinite(model.cluster_centers_).all()
-    assert model.cluster_centers_.shape == (5, 2)
-    np.testing.assert_array_equal(model.predict(X), model.labels_)
-
-
-@pytest.mark.parametrize("init", ["auto", "k-means++", "random", "afk-mc2", "k-means||", "hierarchical"])
-def test_duplicates_leave_no_cluster_empty(init: str) -> None:
-    X = lattice(400, D=2, side=5)
-    model = KMeans(len(np.unique(X, axis=0)), init=init, random_state=0).fit(X)
-    assert model.inertia_ == pytest.approx(0.0, abs=1e-25)
-    assert len(np.unique(model.labels_)) == 25
-
-
-def test_rows_of_weight_zero_do_not_count() -> None:
-    X = np.concatenate([blobs(n=100), 1e6 + blobs(n=5)])
-    weights = np.ones(105)
-    weights[100:] = 0.0
-    for init in ("k-means++", "afk-mc2", "k-means||", "hierarchical", "random"):
-        model = KMeans(4, init=init, random_state=0).fit(X, sample_weight=weights)
-        assert np.abs(model.cluster_centers_).max() < 100
-
-
-def test_fewer_rows_of_positive_weight_than_clusters() -> None:
-    weights = np.zeros(20)
-    weights[:2] = 1.0
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)
-        model = KMeans(4, random_state=0).fit(blobs(n=20), sample_weight=weights)
-    assert model.inertia_ == pytest.approx(0.0, abs=1e-20) and np.isfinite(model.cluster_centers_).all()
-
-
 @pytest.mark.parametrize(
     ("dtype", "scale", "offset"),
     [
@@ -335,13 +279,6 @@ def test_one_long_sparse_row_does_not_spoil_the_others() -> None:
     np.testing.assert_array_equal(model.labels_, [0, 1, 2, 0])
 
 
-def test_distances_far_from_the_origin() -> None:
-    X = blobs(n=50, D=3)
-    model = KMeans(5, init=X[:5] + 1e8).fit(X + 1e8)
-    expected = np.sqrt(reference.squared_distances(X + 1e8, model.cluster_centers_))
-    np.testing.assert_allclose(model.transform(X + 1e8), expected, rtol=1e-6)
-
-
 # ---------------------------------------------------------------- metric
 
 
@@ -395,14 +332,6 @@ def test_cosine_takes_rows_of_zeros() -> None:
 
 
 # ---------------------------------------------------------------- starts and randomness
-
-
-def test_same_seed_same_result_whatever_the_threads() -> None:
-    X = blobs(n=5000, C=30, D=5).astype(np.float32)
-    for init in ("k-means++", "afk-mc2", "k-means||", "hierarchical", "random"):
-        models = [KMeans(40, init=init, random_state=7, n_threads=n, max_iter=5).fit(X) for n in (1, 2, 2)]
-        assert_same_model(models[0], models[1])
-        assert_same_model(models[1], models[2])
 
 
 def test_random_state_is_used_and_the_global_one_is_not() -> None:
@@ -467,29 +396,7 @@ def test_warm_start_goes_on_where_the_last_fit_ended() -> None:
     assert KMeans(15, max_iter=3, random_state=0).fit(X).fit(X).init_ != "warm start"
 
 
-def test_quality_is_that_of_scikit_learn() -> None:
-    X = blobs(n=1000, C=40, D=3, spread=0.2)
-    ours = np.mean([KMeans(40, random_state=seed).fit(X).inertia_ for seed in range(5)])
-    theirs = np.mean([SklearnKMeans(40, n_init=1, random_state=seed).fit(X).inertia_ for seed in range(5)])
-    assert ours < 1.15 * theirs
-
-
 # ---------------------------------------------------------------- running
-
-
-def test_fit_iter_keeps_the_attributes_current() -> None:
-    X = blobs(n=400, C=15)
-    model = KMeans(15, random_state=0, tol=0)
-    objectives = []
-    for record in model.fit_iter(X):
-        assert model.n_iter_ == record.iteration == len(model.history_.iterations)
-        assert model.history_[-1] is record
-        assert model.cluster_centers_.shape == (15, 4)
-        assert model.labels_.shape == (400,) if record.labels_all_rows else not hasattr(model, "labels_")
-        assert model.predict(X[:3]).shape == (3,)
-        objectives.append(record.objective)
-    assert_same_model(model, KMeans(15, random_state=0, tol=0).fit(X))
-    assert objectives == model.history_.column("objective").tolist()
 
 
 def test_fit_iter_may_be_left() -> None:
@@ -573,70 +480,6 @@ def test_max_time_ends_the_fit_after_a_step() -> None:
     assert slow.stopped_ == "max_time" and time.perf_counter() - begun < 1.0
 
 
-def interrupt_at(iteration: int) -> Any:
-    def callback(estimator: Any, record: Any) -> None:
-        if record.iteration == iteration:
-            raise KeyboardInterrupt
-
-    return callback
-
-
-def test_ctrl_c_ends_with_the_state_so_far_and_a_warning() -> None:
-    model = KMeans(12, algorithm="lloyd", callbacks=interrupt_at(3), tol=0, random_state=0)
-    with pytest.warns(FitInterruptedWarning, match="interrupted"):
-        model.fit(X_SMALL)
-    cut = KMeans(12, algorithm="lloyd", max_iter=3, tol=0, random_state=0).fit(X_SMALL)
-    assert model.stopped_ == "interrupted"
-    assert_same_model(model, cut)
-    np.testing.assert_array_equal(model.predict(X_SMALL), model.labels_)
-
-
-def test_ctrl_c_in_the_middle_of_a_pass(monkeypatch: pytest.MonkeyPatch) -> None:
-    from globular.passes.cpu.assign import all as exact
-
-    plain, calls = exact.assign_spans, []
-
-    def interrupted(*args: Any) -> None:
-        calls.append(1)
-        if len(calls) == 4:
-            raise KeyboardInterrupt
-        plain(*args)
-
-    monkeypatch.setattr(exact, "assign_spans", interrupted)
-    start = X_SMALL[:12]
-    with pytest.warns(FitInterruptedWarning):
-        model = KMeans(12, init=start, algorithm="lloyd", tol=0, n_threads=1).fit(X_SMALL)
-    monkeypatch.undo()
-    assert_same_model(model, KMeans(12, init=start, max_iter=model.n_iter_, tol=0).fit(X_SMALL))
-
-
-def test_ctrl_c_before_the_first_iteration_is_passed_on() -> None:
-    def interrupted(X: Any, n_clusters: int, random_state: Any) -> Any:
-        raise KeyboardInterrupt
-
-    model = KMeans(12, init=interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        model.fit(X_SMALL)
-    assert not hasattr(model, "cluster_centers_")
-
-
-def test_ctrl_c_in_a_later_run_keeps_the_best_run_before() -> None:
-    starts = iter([X_SMALL[:12]])
-
-    def first_then_interrupted(X: Any, n_clusters: int, random_state: Any) -> Any:
-        try:
-            return next(starts)
-        except StopIteration:
-            raise KeyboardInterrupt from None
-
-    try:
-        with pytest.warns(FitInterruptedWarning):
-            model = KMeans(12, init=first_then_interrupted, n_init=3).fit(X_SMALL)
-    except KeyboardInterrupt:
-        pytest.fail("the first run was complete, and is lost")
-    assert_same_model(model, KMeans(12, init=X_SMALL[:12]).fit(X_SMALL))
-
-
 def test_nothing_is_printed(capfd: pytest.CaptureFixture[str]) -> None:
     KMeans(5, random_state=0).fit(X_SMALL)
     assert capfd.readouterr() == ("", "")
@@ -645,83 +488,12 @@ def test_nothing_is_printed(capfd: pytest.CaptureFixture[str]) -> None:
 # ---------------------------------------------------------------- conventions
 
 
-def test_clone_and_parameters() -> None:
-    model = KMeans(7, algorithm="lloyd", metric="cosine", n_threads=1, random_state=3)
-    copy = clone(model)
-    assert copy.get_params() == model.get_params()
-    before = model.get_params()
-    model.fit(X_SMALL)
-    assert model.get_params() == before
-    assert not hasattr(clone(model), "cluster_centers_")
-    with pytest.raises(TypeError):
-        KMeans(7, "lloyd")  # type: ignore[misc]  # keyword only
-    assert eval(repr(model), {"KMeans": KMeans}).get_params() == before
-
-
-def test_pickle() -> None:
-    model = KMeans(7, random_state=0).fit(X_SMALL)
-    copy = pickle.loads(pickle.dumps(model))
-    assert_same_model(model, copy)
-    assert copy.history_ == model.history_
-    np.testing.assert_array_equal(copy.predict(X_SMALL), model.labels_)
-
-
 def test_joblib_threads_and_processes() -> None:
     expected = KMeans(7, random_state=0).fit(X_SMALL)
     for prefer in ("threads", "processes"):
         jobs = (delayed(KMeans(7, random_state=0, n_threads=2).fit)(X_SMALL) for _ in range(3))
         for model in Parallel(n_jobs=2, prefer=prefer)(jobs):
             assert_same_model(model, expected)
-
-
-def test_pipeline_and_the_other_methods() -> None:
-    labels = KMeans(7, random_state=0).fit_predict(X_SMALL)
-    model = KMeans(7, random_state=0).fit(X_SMALL)
-    np.testing.assert_array_equal(labels, model.labels_)
-    np.testing.assert_array_equal(KMeans(7, random_state=0).fit_transform(X_SMALL), model.transform(X_SMALL))
-    pipeline = make_pipeline(StandardScaler(), KMeans(7, random_state=0)).fit(X_SMALL)
-    np.testing.assert_array_equal(pipeline.predict(X_SMALL), pipeline[-1].labels_)
-    weights = weights_for(200)
-    weighted = KMeans(7, random_state=0).fit(X_SMALL, sample_weight=weights)
-    np.testing.assert_array_equal(
-        KMeans(7, random_state=0).fit_predict(X_SMALL, sample_weight=weights), weighted.labels_
-    )
-    assert weighted.score(X_SMALL, sample_weight=weights) == pytest.approx(-weighted.inertia_)
-    assert weighted.score(X_SMALL) != weighted.score(X_SMALL, sample_weight=weights)
-    distances = model.transform(X_SMALL)
-    np.testing.assert_allclose(distances, np.sqrt(reference.squared_distances(X_SMALL, model.cluster_centers_)))
-    assert model.transform(X_SMALL.astype(np.float32)).dtype == np.float32
-
-
-def test_predict_on_other_rows_and_other_types() -> None:
-    model = KMeans(7, random_state=0).fit(X_SMALL)
-    fresh = blobs(n=50, seed=5)
-    expected = reference.closest_centers(fresh, model.cluster_centers_)
-    np.testing.assert_array_equal(model.predict(fresh), expected)
-    np.testing.assert_array_equal(model.predict(sparse.csr_matrix(fresh)), expected)
-    np.testing.assert_array_equal(model.predict(fresh[:1]), expected[:1])
-    np.testing.assert_array_equal(model.predict(fresh.tolist()), expected)
-
-
-def test_fitting_again_forgets_the_first_data() -> None:
-    model = KMeans(5, random_state=0).fit(blobs(n=100, D=3))
-    model.fit(blobs(n=60, D=6))
-    assert model.cluster_centers_.shape == (5, 6) and model.n_features_in_ == 6 and len(model.labels_) == 60
-
-
-@pytest.mark.parametrize(("n", "D", "C"), [(20_000, 64, 600), (30_000, 2, 1000), (20_000, 16, 50)])
-def test_the_memory_of_a_fit_is_said_and_kept(n: int, D: int, C: int, caplog: pytest.LogCaptureFixture) -> None:
-    random = np.random.default_rng(0)
-    X = (random.normal(size=(n, min(D, 6))) @ random.normal(size=(min(D, 6), D))).astype(np.float32)
-    model = KMeans(C, random_state=0, max_iter=3)
-    with caplog.at_level(logging.INFO, logger="globular"):
-        model.fit(X)  # also compiles
-    said = float(re.search(r"beside X: up to ([\d.]+) MiB", caplog.text).group(1))  # type: ignore[union-attr]
-    tracemalloc.start()
-    model.fit(X)
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert peak < said * 2**20
 
 
 @pytest.mark.parametrize("n_columns", [3, 200])
@@ -755,12 +527,3 @@ def test_one_start_is_tried_where_it_is_given() -> None:
         several = KMeans(4, init=X[:4], n_init=3, random_state=0).fit(X)
     once = KMeans(4, init=X[:4], random_state=0).fit(X)
     assert several.n_distances_ == once.n_distances_
-
-
-def test_k_means_is_the_estimator_as_a_function() -> None:
-    X, weights = blobs(n=300, C=5, D=2), np.arange(300.0)
-    model = KMeans(5, random_state=0, max_iter=4).fit(X, sample_weight=weights)
-    found = k_means(X, 5, random_state=0, max_iter=4, sample_weight=weights, return_n_iter=True)
-    for one, other in zip(found, (model.cluster_centers_, model.labels_, model.inertia_, model.n_iter_), strict=True):
-        np.testing.assert_array_equal(one, other)
-    assert len(k_means(X, 5, copy_x=False)) == 3

@@ -29,6 +29,7 @@ MODELS = [
     KMeans(60, **SHORT),
     KMeans(60, algorithm="lloyd", **SHORT),
     KMeans(600, **SHORT),
+    KMeans(2000, **SHORT),
     VariationalKMeans(200, **SHORT),
     NestedMiniBatchKMeans(60, **SHORT),
     NestedMiniBatchKMeans(60, search="exact", **SHORT),

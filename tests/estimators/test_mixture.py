@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import pickle
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytest
 from numpy.typing import NDArray
-from scipy import sparse
 from sklearn.base import clone
-from sklearn.exceptions import ConvergenceWarning, NotFittedError
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.metrics import adjusted_rand_score
 from sklearn.mixture import GaussianMixture as SklearnMixture
 from threadpoolctl import threadpool_limits
@@ -26,13 +23,9 @@ from globular import (
 from globular.algorithms.mixtures.em import ROUNDED
 from globular.algorithms.mixtures.starts import STARTS
 from globular.algorithms.seeding import named
-from globular.data.open import as_source
-from globular.errors import FitInterruptedWarning
-from globular.estimators import inputs, variational_mixture
+from globular.estimators import variational_mixture
 from globular.estimators.mixture import GaussianMixture
 from globular.model.covariances import FAMILIES
-from globular.model.history import Record
-from globular.passes.many import StreamShard
 
 TYPES = sorted(FAMILIES)
 SKLEARN_TYPES = ["full", "tied", "diag", "spherical"]
@@ -86,27 +79,6 @@ def test_attributes_and_methods_of_scikit_learn_are_there() -> None:
     assert wanted <= set(dir(ours))
 
 
-def test_labels_are_the_most_probable_components() -> None:
-    rows, _ = blobs(apart=2.0)
-    model = GaussianMixture(3, random_state=0)
-    labels = model.fit_predict(rows)
-    np.testing.assert_array_equal(labels, model.predict(rows))
-    proba = model.predict_proba(rows)
-    np.testing.assert_array_equal(labels, proba.argmax(axis=1))
-    np.testing.assert_allclose(proba.sum(axis=1), 1.0)
-
-
-@pytest.mark.parametrize("covariance_type", TYPES)
-def test_samples_look_like_the_data(covariance_type: str) -> None:
-    rows, _ = blobs(n=3000)
-    model = GaussianMixture(3, covariance_type=covariance_type, random_state=0).fit(rows)
-    drawn, labels = model.sample(3000)
-    assert drawn.shape == (3000, 3) and labels.shape == (3000,)
-    assert np.mean(model.predict(drawn) == labels) > 0.95
-    np.testing.assert_allclose(drawn.mean(axis=0), rows.mean(axis=0), atol=0.3)
-    np.testing.assert_array_equal(drawn, model.sample(3000)[0])  # the seed decides
-
-
 # The model -----------------------------------------------------------------------------------------------------------
 
 
@@ -140,21 +112,6 @@ def test_equal_weights_stay_equal_and_cost_no_parameters() -> None:
     assert learned.score(rows) > equal.score(rows)
     penalty = equal.aic(rows) + 2 * len(rows) * equal.score(rows)
     assert penalty == pytest.approx(2 * (3 * 3 + 1))
-
-
-@pytest.mark.parametrize("covariance_type", TYPES)
-def test_weight_n_is_n_copies(covariance_type: str) -> None:
-    rows, _ = blobs(n=120, apart=3.0)
-    copies = np.random.default_rng(0).integers(0, 4, size=120)
-    start = same_start(rows, covariance_type)
-    model = GaussianMixture(3, covariance_type=covariance_type, **start)
-    weighted = clone(model).fit(rows, sample_weight=copies)
-    repeated = clone(model).fit(np.repeat(rows, copies, axis=0))
-    np.testing.assert_allclose(weighted.lower_bounds_, repeated.lower_bounds_, rtol=1e-10)
-    np.testing.assert_allclose(weighted.means_, repeated.means_, rtol=1e-8)
-    assert weighted.score(rows, sample_weight=copies) == pytest.approx(
-        repeated.score(np.repeat(rows, copies, axis=0)), rel=1e-10
-    )
 
 
 def test_given_parts_of_a_start_are_kept() -> None:
@@ -205,17 +162,6 @@ def test_bound_of_the_next_iteration_is_the_score_of_this_one() -> None:
     np.testing.assert_allclose(scores, model.lower_bounds_[1:], rtol=1e-12)
 
 
-def test_loop_over_fit_iter_may_be_left() -> None:
-    rows, _ = blobs()
-    model = GaussianMixture(3, random_state=0, tol=0.0)
-    for record in model.fit_iter(rows):
-        assert isinstance(record, Record) and record.iteration == model.n_iter_
-        if record.iteration == 2:
-            break
-    assert len(model.history_.iterations) == 2
-    assert model.predict(rows).shape == (300,)
-
-
 def test_best_of_several_runs_is_kept() -> None:
     rows, _ = blobs(C=6, apart=3.0)
     options = {"n_components": 6, "init_params": "random_from_data", "covariance_type": "spherical"}
@@ -225,13 +171,6 @@ def test_best_of_several_runs_is_kept() -> None:
     assert model.lower_bound_ == max(single) > min(single)
     assert model.lower_bounds_[-1] == model.lower_bound_ and len(model.history_.iterations) == model.n_iter_
     assert model.n_distances_ > model.n_iter_ * 6 * len(rows)
-
-
-def test_too_few_iterations_are_a_warning() -> None:
-    rows, _ = blobs()
-    with pytest.warns(ConvergenceWarning, match="max_iter"):
-        model = GaussianMixture(3, max_iter=1, random_state=0).fit(rows)
-    assert not model.converged_ and model.stopped_ == "max_iter"
 
 
 def test_warm_start_goes_on_where_the_last_fit_ended() -> None:
@@ -245,49 +184,6 @@ def test_warm_start_goes_on_where_the_last_fit_ended() -> None:
     assert bounds == whole.lower_bounds_
     with pytest.raises(ValueError, match="warm_start"):
         parts.set_params(n_components=2).fit(rows)
-
-
-def test_callback_and_time_budget_end_a_fit() -> None:
-    rows, _ = blobs()
-    model = GaussianMixture(3, tol=0.0, random_state=0, callbacks=lambda estimator, record: record.iteration == 3)
-    assert model.fit(rows).n_iter_ == 3 and model.stopped_ == "callback"
-    model = GaussianMixture(3, tol=0.0, random_state=0, max_time=1e-9).fit(rows)
-    assert model.n_iter_ == 0 and model.stopped_ == "max_time" and not model.converged_
-
-
-def test_ctrl_c_keeps_what_there_is() -> None:
-    def interrupt(estimator: GaussianMixture, record: Record) -> None:
-        if record.iteration == 2:
-            raise KeyboardInterrupt
-
-    rows, _ = blobs()
-    model = GaussianMixture(3, tol=0.0, random_state=0, callbacks=interrupt)
-    with pytest.warns(FitInterruptedWarning):
-        model.fit(rows)
-    assert model.n_iter_ == 2 and model.stopped_ == "interrupted"
-    assert np.isfinite(model.score(rows))
-
-
-def test_threads_do_not_change_a_bit() -> None:
-    rows, _ = blobs(n=30_000)
-    fits = [GaussianMixture(3, covariance_type="diag", random_state=0, n_threads=n).fit(rows) for n in (1, 2)]
-    np.testing.assert_array_equal(fits[0].means_, fits[1].means_)
-    assert fits[0].lower_bounds_ == fits[1].lower_bounds_
-
-
-def test_same_seed_same_result_and_fit_leaves_parameters_alone() -> None:
-    rows, _ = blobs()
-    model = GaussianMixture(3, random_state=7)
-    before = model.get_params()
-    first = model.fit(rows).means_
-    np.testing.assert_array_equal(first, clone(model).fit(rows).means_)
-    assert model.get_params() == before
-    copy = pickle.loads(pickle.dumps(model))
-    np.testing.assert_array_equal(copy.score_samples(rows), model.score_samples(rows))
-
-
-def test_auto_says_what_it_chose() -> None:
-    assert GaussianMixture().fit(blobs()[0]).algorithm_ == "em"
 
 
 # Input ---------------------------------------------------------------------------------------------------------------
@@ -348,19 +244,6 @@ def test_reg_covar_is_added_as_it_is_given_or_by_the_variance(given: Any, unit: 
     np.testing.assert_allclose(model.covariances_, [added] * 2, rtol=1e-6)
 
 
-def test_labels_are_those_that_predict_gives() -> None:
-    rows = blobs()[0]
-    weights = np.ones(len(rows))
-    weights[::7] = 0.0
-    for model in (GaussianMixture(3), ChunkyGaussianMixture(3), VariationalGaussianMixture(3)):
-        model.set_params(random_state=0).fit(rows, sample_weight=weights)
-        assert model.labels_.dtype == np.int32
-        np.testing.assert_array_equal(model.labels_, model.predict(rows))  # also of the rows that do not count
-        records = model.fit_iter(rows)
-        next(records)
-        assert not hasattr(model, "labels_")
-
-
 def test_attributes_that_are_changed_are_seen_at_once() -> None:
     """A fitted model keeps its factors between calls, but no longer than they are true."""
     X = np.random.default_rng(0).normal(size=(300, 2))
@@ -384,79 +267,9 @@ def test_float32_with_an_offset_has_positive_variances() -> None:
         assert np.all(model.covariances_ > 1e-3)
 
 
-def test_data_frames_keep_their_column_names() -> None:
-    frame = pd.DataFrame(blobs()[0], columns=["a", "b", "c"])
-    model = GaussianMixture(3, random_state=0).fit(frame)
-    assert list(model.feature_names_in_) == ["a", "b", "c"] and model.n_features_in_ == 3
-    assert model.predict(frame).shape == (300,)
-
-
-def test_files_and_streams_give_the_result_of_the_array(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    rows, _ = blobs(n=900)
-    np.save(tmp_path / "rows.npy", rows)
-    options = {"n_components": 3, "means_init": rows[:3], "covariance_type": "diag"}
-    model = GaussianMixture(**options).fit(rows)
-    read = GaussianMixture(**options).fit(str(tmp_path / "rows.npy"))
-    np.testing.assert_array_equal(read.means_, model.means_)
-    monkeypatch.setattr(inputs, "MEMORY_SHARE", 0.0)
-    monkeypatch.setattr("globular.passes.many.PART_BYTES", 200 * 3 * 8)
-    source = as_source(np.load(tmp_path / "rows.npy", mmap_mode="r"))
-    assert isinstance(inputs.open_input(GaussianMixture(), source, reset=True).shard, StreamShard)
-    streamed = GaussianMixture(**options).fit(source)
-    np.testing.assert_allclose(streamed.lower_bounds_, model.lower_bounds_, rtol=1e-12)
-    np.testing.assert_array_equal(streamed.predict(source), model.predict(rows))
-    np.testing.assert_allclose(streamed.predict_proba(source), model.predict_proba(rows), atol=1e-9)
-    assert streamed.score(source) == pytest.approx(model.score(rows), rel=1e-12)
-    assert streamed.bic(source) == pytest.approx(model.bic(rows), rel=1e-12)
-
-
-@pytest.mark.parametrize("covariance_type", TYPES)
-@pytest.mark.parametrize(
-    "rows",
-    [
-        np.array([[1.0, 2.0]]),
-        np.full((7, 2), 1e8),
-        np.repeat([[0.0, 0.0], [1.0, 1.0]], 6, axis=0),
-        np.column_stack([np.arange(9.0), np.ones(9)]),
-        np.column_stack([np.arange(9.0), np.arange(9.0)]) + 1e8,
-    ],
-    ids=["one row", "constant", "two distinct rows", "constant column", "line far away"],
-)
-@pytest.mark.parametrize("reg_covar", [0.0, 1e-6])
-def test_degenerate_data_are_fitted(rows: Rows, covariance_type: str, reg_covar: float) -> None:
-    n_components = min(3, len(rows))
-    model = GaussianMixture(
-        n_components, covariance_type=covariance_type, reg_covar=reg_covar, tol=1e-2, max_iter=200, random_state=0
-    )
-    model.fit(rows)
-    for values in (model.weights_, model.means_, model.covariances_, model.precisions_, model.score_samples(rows)):
-        assert np.isfinite(values).all()
-    np.testing.assert_allclose(model.predict_proba(rows).sum(axis=1), 1.0)
-    assert np.isfinite(model.sample(5)[0]).all()
-
-
-def test_rows_of_weight_zero_do_not_count() -> None:
-    rows, _ = blobs()
-    far = np.vstack([rows, np.full((5, 3), 1e3)])
-    weights = np.repeat([1.0, 0.0], [300, 5])
-    for init_params in STARTS:
-        model = GaussianMixture(3, init_params=init_params, random_state=0).fit(far, sample_weight=weights)
-        assert np.abs(model.means_).max() < 20
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"n_components": 0}, "n_components"),
-        ({"n_components": 301}, "n_samples=300 should be >= n_components=301"),
-        ({"covariance_type": "round"}, "covariance_type"),
-        ({"weights_init": "free"}, "weights_init"),
-        ({"algorithm": "magic"}, "algorithm"),
-        ({"tol": -1.0}, "tol"),
-        ({"reg_covar": -1.0}, "reg_covar"),
-        ({"max_time": 0.0}, "max_time"),
-        ({"init_params": "guess"}, "init_params"),
-        ({"n_threads": 0}, "n_threads"),
         ({"weights_init": [0.5, 0.5]}, r"weights_init has shape \(2,\).*shape of \(3,\)"),
         ({"weights_init": [0.5, 0.6, 0.7]}, "weights_init must be"),
         ({"weights_init": [1.5, -0.5, 0.0]}, "weights_init must be"),
@@ -469,26 +282,6 @@ def test_rows_of_weight_zero_do_not_count() -> None:
 def test_bad_parameters_are_named(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         GaussianMixture(**{"n_components": 3, **options}).fit(blobs()[0])
-
-
-def test_bad_input_is_named() -> None:
-    rows, _ = blobs()
-    with pytest.raises(TypeError, match=r"needs dense rows.*toarray"):
-        GaussianMixture().fit(sparse.csr_array(rows))
-    with pytest.raises(ValueError, match="NaN"):
-        GaussianMixture().fit(np.full((3, 2), np.nan))
-    with pytest.raises(ValueError, match="sample_weight"):
-        GaussianMixture().fit(rows, sample_weight=-np.ones(300))
-    model = GaussianMixture().fit(rows)
-    with pytest.raises(ValueError, match="n_samples"):
-        model.sample(0)
-    with pytest.raises(TypeError, match="float"):
-        model.sample(1.5)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="features"):
-        model.predict(rows[:, :2])
-    for method in ("predict", "predict_proba", "score_samples", "score", "aic", "bic"):
-        with pytest.raises(NotFittedError):
-            getattr(GaussianMixture(), method)(rows)
 
 
 @pytest.mark.parametrize("n", [6, 40])

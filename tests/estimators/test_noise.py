@@ -24,7 +24,6 @@ from globular.seam.mixture_passes import Expect
 from globular.seam.passes import Extremes
 from makers import blobs, weights_for
 from reference import expect as reference
-from reference.split import SplitShard
 
 TYPES = pytest.mark.parametrize("covariance_type", sorted(FAMILIES))
 
@@ -73,19 +72,6 @@ def test_a_step_equals_its_oracle(covariance_type: str) -> None:
     assert after.noise.weight == pytest.approx(weights @ q[:, -1] / weights.sum(), rel=1e-10)
     entropy = -float(weights @ (q * np.log(np.maximum(q, 1e-300))).sum(axis=1))
     assert entropy_of(start, found) == pytest.approx(entropy, rel=1e-8)
-
-
-def test_threads_and_splits_change_nothing() -> None:
-    X = blobs(5000, 3, 4)
-    start = noisy_start(X, "full")
-    one, two = CpuShard(X, n_threads=1).run(Expect(start)), CpuShard(X, n_threads=2).run(Expect(start))
-    np.testing.assert_array_equal(one.sums, two.sums)
-    assert one.log_likelihood == two.log_likelihood
-    parts = SplitShard([CpuShard(X[:1200]), CpuShard(X[1200:])])
-    np.testing.assert_allclose(parts.run(Expect(start)).scatter, one.scatter, rtol=1e-11)
-    np.testing.assert_array_equal(parts.run(Extremes()), [X.min(axis=0), X.max(axis=0)])
-    fits = [GaussianMixture(3, noise=True, random_state=0, n_threads=n).fit(X) for n in (1, 2)]
-    np.testing.assert_array_equal(fits[0].means_, fits[1].means_)
 
 
 def test_weights_are_repetitions() -> None:

@@ -7,6 +7,7 @@ import re
 from numbers import Integral
 from typing import ClassVar
 
+import numpy as np
 import pytest
 from sklearn.base import BaseEstimator
 from sklearn.utils._param_validation import Interval, StrOptions
@@ -63,6 +64,15 @@ def test_a_boolean_is_no_number(estimator: type[BaseEstimator]) -> None:
     for name in numbers:
         with pytest.raises(ValueError, match=f"'{name}' parameter of {estimator.__name__} must be .*Got True"):
             estimator(**{name: True}).fit([[0.0], [1.0], [2.0]])
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+def test_what_is_no_value_at_all_is_named(estimator: type[BaseEstimator]) -> None:
+    for name in inspect.signature(estimator).parameters:
+        for value in (object(), "nonsense", -7):
+            if value != -7 or name not in ("verbose", "n_threads", "random_state", "init", "init_params"):
+                with pytest.raises((ValueError, TypeError), match=name):
+                    estimator(**{name: value}).fit(np.eye(12))
 
 
 @pytest.mark.parametrize("estimator", ESTIMATORS)

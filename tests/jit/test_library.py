@@ -84,7 +84,7 @@ def test_common_fits_do_not_import_numba(dtype: str) -> None:
 
 @pytest.mark.skipif(library.level() is None, reason="no library was built, or it is switched off")
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
-@pytest.mark.parametrize("model", [globular.KMeans(30), globular.GaussianMixture(3), globular.VariationalKMeans(100)])
+@pytest.mark.parametrize("model", [globular.KMeans(30), globular.GaussianMixture(3)])
 def test_the_library_finds_what_numba_finds(model: Any, tmp_path: Path) -> None:
     X = np.random.default_rng(0).normal(size=(3000, 6)) + 8.0 * np.eye(3, 6)[np.arange(3000) % 3]
     model.set_params(random_state=0, max_iter=4).fit(X)

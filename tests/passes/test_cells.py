@@ -146,9 +146,3 @@ def test_spans_of_a_sort_count_into_lines_of_their_own(monkeypatch: pytest.Monke
     group_by(np.zeros(2 * SORTED_ALONE, dtype=np.int32), 3, 4)
     assert len(seen[0]) > 1
     assert seen[0].strides[0] >= 3 * seen[0].itemsize + 128
-
-
-def test_tasks_cover_every_row_of_every_cell_once() -> None:
-    starts = np.array([0, 0, 10, 31, 31, 32])
-    tasks = cells.cell_tasks(starts, 10)
-    np.testing.assert_array_equal(tasks, [[1, 0, 10], [2, 10, 20], [2, 20, 30], [2, 30, 31], [4, 31, 32]])

@@ -9,28 +9,23 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from scipy import sparse
 
-from globular.data.open import as_source
 from globular.errors import UnsupportedPassError
 from globular.model.chunks import Within
-from globular.model.covariances import COLUMNS, FAMILIES, NORM, OUTER, CovarianceLimits, scatter
+from globular.model.covariances import FAMILIES, NORM, OUTER, CovarianceLimits, scatter
 from globular.model.gaussian import GaussianParameters, isotropic_mixture, m_step
 from globular.model.graph import Search, random_graph
 from globular.model.statistics import F64, SoftStatistics
 from globular.passes.cpu import CpuShard
 from globular.passes.cpu.expect import blocks as chunk_blocks
-from globular.passes.many import StreamShard
 from globular.passes.tree import expect
 from globular.seam.among import Neighbors
 from globular.seam.mixture_passes import Expect
-from globular.seam.shard import Shard
 from globular.seam.tree_passes import ExpectCells, Gains, Gap, OpenGaining, OpenRows, Plant, TakeCells
 from makers import blobs, weights_for
 from reference import chunks as reference
 from reference import expect as soft
-from reference.split import SplitShard
 
 TYPES = sorted(FAMILIES)
-LIMITS = CovarianceLimits(1e-6, np.full(3, 1e-12))
 
 
 def mixture_for(rows: F64, covariance_type: str, C: int = 4) -> GaussianParameters:
@@ -140,20 +135,6 @@ def test_bound_rises_with_every_split_and_never_exceeds_the_likelihood(
     assert shard.run(ExpectCells(mixture)).log_likelihood == pytest.approx(likelihood, abs=slack)
 
 
-@pytest.mark.parametrize("covariance_type", TYPES)
-def test_gains_are_differences_of_bounds(covariance_type: str) -> None:
-    rows, weights = blobs(n=200, D=3), weights_for(200)
-    mixture = mixture_for(rows, covariance_type)
-    shard = planted(rows, covariance_type, weights, depth=4, leaf_size=16)
-    before = shard.run(ExpectCells(mixture)).log_likelihood
-    found = shard.run(Gains(mixture, 5))
-    assert len(found.gains) == 5 and (np.diff(found.gains) <= 0).all()
-    assert found.n_chunks == len(shard.frontier) and shard.frontier.tree.is_leaf(shard.frontier.nodes).any()
-    shard.run(OpenGaining(0.0))
-    after = shard.run(ExpectCells(mixture)).log_likelihood
-    assert after - before == pytest.approx(found.total, rel=1e-9)
-
-
 @given(st.lists(st.integers(0, 5), min_size=1, max_size=30), st.integers(1, 31))
 def test_largest_gains_are_the_first_of_a_stable_sort(values: list[int], n: int) -> None:
     gains = np.array(values, dtype=np.float64)
@@ -241,7 +222,7 @@ def test_finer_trees_serve_coarser_families() -> None:
         shard.run(ExpectCells(mixture_for(rows, "diag")))
 
 
-def test_threads_and_shards() -> None:
+def test_threads_do_not_change_a_bit() -> None:
     rows, weights = blobs(n=3000, D=3), weights_for(3000)
     mixture = mixture_for(rows, "full")
     single, double = CpuShard(rows, weights, n_threads=1), CpuShard(rows, weights, n_threads=2)
@@ -251,28 +232,6 @@ def test_threads_and_shards() -> None:
     np.testing.assert_array_equal(one.scatter, two.scatter)
     assert one.log_likelihood == two.log_likelihood
     assert (single.run(Gains(mixture, 9)).gains == double.run(Gains(mixture, 9)).gains).all()
-    halves = [CpuShard(rows[:1000], weights[:1000]), CpuShard(rows[1000:], weights[1000:], first_row=1000)]
-    split: Shard = SplitShard(halves)
-    assert split.run(Plant(OUTER, 4, largest=10.0)) == sum(len(half.frontier) for half in halves)
-    assert_equal(
-        split.run(ExpectCells(mixture)), halves[0].run(ExpectCells(mixture)) + halves[1].run(ExpectCells(mixture))
-    )
-    best = split.run(Gains(mixture, 3))
-    gains = np.sort(np.concatenate([half.frontier.gains for half in halves]))[::-1]
-    np.testing.assert_array_equal(best.gains, gains[:3])
-    n_cells = len(split.run(TakeCells()))
-    assert split.run(OpenGaining(float(best.gains[2]))) >= n_cells + 3
-
-
-def test_streamed_rows_are_read_only_where_leaves_are_opened() -> None:
-    rows, weights = blobs(n=500, D=3), weights_for(500)
-    mixture = mixture_for(rows, "diag")
-    stream = StreamShard(as_source(rows), weights, rows_per_part=200)
-    stream.run(Plant(COLUMNS, 8, largest=20.0))
-    while stream.run(Gains(mixture, 1)).total > 0:
-        stream.run(OpenGaining(0.0))
-    exact = CpuShard(rows, weights).run(Expect(mixture))
-    assert_equal(stream.run(ExpectCells(mixture)), exact)
 
 
 # Truncated -----------------------------------------------------------------------------------------------------------

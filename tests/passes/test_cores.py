@@ -15,81 +15,50 @@ from globular import machine
 from globular.threads import default_threads
 
 
-def _fake(root: Path, files: dict[str, str]) -> Path:
-    for name, text in files.items():
+def _fake(root: Path, groups: str, limits: dict[str, str]) -> Path:
+    files = {f"sys/fs/cgroup/{name}": f"{text}\n" for name, text in limits.items()}
+    for name, text in ({"proc/self/cgroup": groups, **files} if groups else {}).items():
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_text(text)
     return root
 
 
-V2, V1 = "0::/a/b\n", "4:memory:/a\n3:cpu,cpuacct:/docker/abc\n0::/\n"
+V2, V1, CONTAINER = "0::/a/b\n", "4:memory:/a\n3:cpu,cpuacct:/docker/abc\n0::/\n", "0::/\n"
 CASES = {
-    "no control groups": ({}, math.inf),
-    "version 2, own group": ({"proc/self/cgroup": V2, "sys/fs/cgroup/a/b/cpu.max": "250000 100000\n"}, 2.5),
-    "version 2, no limit": ({"proc/self/cgroup": V2, "sys/fs/cgroup/a/b/cpu.max": "max 100000\n"}, math.inf),
-    "version 2, the group above is the narrower": (
-        {
-            "proc/self/cgroup": V2,
-            "sys/fs/cgroup/a/b/cpu.max": "800000 100000\n",
-            "sys/fs/cgroup/a/cpu.max": "300000 100000\n",
-        },
-        3.0,
-    ),
-    "version 2, in a container": ({"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/cpu.max": "50000 100000\n"}, 0.5),
+    "no control groups": ("", {}, math.inf),
+    "version 2, own group": (V2, {"a/b/cpu.max": "250000 100000"}, 2.5),
+    "version 2, no limit": (V2, {"a/b/cpu.max": "max 100000"}, math.inf),
+    "version 2, the group above is narrower": (V2, {"a/b/cpu.max": "800000 100000", "a/cpu.max": "300000 100000"}, 3),
+    "version 2, in a container": (CONTAINER, {"cpu.max": "50000 100000"}, 0.5),
     "version 1, path of the machine outside": (
-        {
-            "proc/self/cgroup": V1,
-            "sys/fs/cgroup/cpu,cpuacct/cpu.cfs_quota_us": "400000\n",
-            "sys/fs/cgroup/cpu,cpuacct/cpu.cfs_period_us": "100000\n",
-        },
-        4.0,
+        V1, {"cpu,cpuacct/cpu.cfs_quota_us": "400000", "cpu,cpuacct/cpu.cfs_period_us": "100000"}, 4.0
     ),
     "version 1, mounted as cpu": (
-        {
-            "proc/self/cgroup": V1,
-            "sys/fs/cgroup/cpu/docker/abc/cpu.cfs_quota_us": "150000\n",
-            "sys/fs/cgroup/cpu/docker/abc/cpu.cfs_period_us": "50000\n",
-        },
-        3.0,
+        V1, {"cpu/docker/abc/cpu.cfs_quota_us": "150000", "cpu/docker/abc/cpu.cfs_period_us": "50000"}, 3.0
     ),
-    "version 1, no limit": (
-        {
-            "proc/self/cgroup": V1,
-            "sys/fs/cgroup/cpu/cpu.cfs_quota_us": "-1\n",
-            "sys/fs/cgroup/cpu/cpu.cfs_period_us": "100000\n",
-        },
-        math.inf,
-    ),
-    "files that say something else": ({"proc/self/cgroup": V2, "sys/fs/cgroup/a/cpu.max": "many\n"}, math.inf),
-}
+    "version 1, no limit": (V1, {"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"}, math.inf),
+    "files that say something else": (V2, {"a/cpu.max": "many"}, math.inf),
+}  # fmt: skip
 
 
-@pytest.mark.parametrize(("files", "expected"), CASES.values(), ids=CASES)
-def test_quota_of_control_groups(files, expected, tmp_path):
-    assert machine.cgroup_quota(_fake(tmp_path, files)) == expected
+@pytest.mark.parametrize(("groups", "limits", "expected"), CASES.values(), ids=CASES)
+def test_quota_of_control_groups(groups, limits, expected, tmp_path):
+    assert machine.cgroup_quota(_fake(tmp_path, groups, limits)) == expected
 
 
 MEMORY = {
-    "no control groups": ({}, set()),
-    "version 2, own group and the one above": (
-        {"proc/self/cgroup": V2, "sys/fs/cgroup/a/b/memory.max": "max\n", "sys/fs/cgroup/a/memory.max": "3000000\n"},
-        {3_000_000},
-    ),
-    "version 2, in a container": ({"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/memory.max": "500\n"}, {500}),
+    "no control groups": ("", {}, set()),
+    "version 2, own group and the one above": (V2, {"a/b/memory.max": "max", "a/memory.max": "3000000"}, {3_000_000}),
+    "version 2, in a container": (CONTAINER, {"memory.max": "500"}, {500}),
     "version 1, path of the machine outside": (
-        {
-            "proc/self/cgroup": V1,
-            "sys/fs/cgroup/memory/memory.limit_in_bytes": "700\n",
-            "sys/fs/cgroup/cpu/memory.limit_in_bytes": "1\n",
-        },
-        {700},
+        V1, {"memory/memory.limit_in_bytes": "700", "cpu/memory.limit_in_bytes": "1"}, {700}
     ),
-}
+}  # fmt: skip
 
 
-@pytest.mark.parametrize(("files", "expected"), MEMORY.values(), ids=MEMORY)
-def test_memory_stays_within_the_limits_of_control_groups(files, expected, tmp_path, monkeypatch):
-    root = _fake(tmp_path, files)
+@pytest.mark.parametrize(("groups", "limits", "expected"), MEMORY.values(), ids=MEMORY)
+def test_memory_stays_within_the_limits_of_control_groups(groups, limits, expected, tmp_path, monkeypatch):
+    root = _fake(tmp_path, groups, limits)
     whole = machine.physical_memory.__wrapped__()
     assert set(machine.memory_limits(root)) - {whole} == expected
     monkeypatch.setattr(machine, "ROOT", root)
@@ -116,8 +85,7 @@ def eight_cores(monkeypatch):
 
 @pytest.mark.parametrize(("quota", "expected"), [("max", 8), ("50000", 1), ("250000", 3), ("9900000", 8)])
 def test_threads_stay_within_the_quota(quota, expected, eight_cores, tmp_path, monkeypatch):
-    files = {"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/cpu.max": f"{quota} 100000\n"}
-    monkeypatch.setattr(machine, "ROOT", _fake(tmp_path, files))
+    monkeypatch.setattr(machine, "ROOT", _fake(tmp_path, CONTAINER, {"cpu.max": f"{quota} 100000"}))
     machine.granted_cores.cache_clear()
     try:
         assert default_threads() == expected

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
-
 import numpy as np
 import pytest
 from scipy import sparse
@@ -14,7 +12,6 @@ from globular.passes.host import RUN
 from globular.seam.among import Down
 from globular.seam.passes import AddSeeds, Assign, CellNeighbors, CellSeeds, Total, TrySeeds
 from reference import seeds as reference
-from reference.split import SplitShard
 
 N, D = 9001, 7
 KINDS = ["float32", "float64", "int16", "fortran", "csr", "cosine", "csr cosine"]
@@ -163,20 +160,6 @@ def test_locate_past_the_end_gives_the_last_row_that_can_be_drawn() -> None:
     assert shard.locate(np.array([potential, 2 * potential]), "errors").tolist() == [8_999, 8_999]
     assert shard.locate(np.array([9_000.0, 1e9]), "weights").tolist() == [8_999, 8_999]
     assert CpuShard(np.zeros((5, 1))).locate(np.array([0.0, 4.999, 5.0]), "weights").tolist() == [0, 4, 4]
-
-
-def test_split_shards_answer_as_one() -> None:
-    weights = np.random.default_rng(1).random(N)
-    whole = make_shard("float32", weights)
-    rows = make_rows("float32")
-    cuts = [0, 1, 500, 4096, 7000, N]
-    split = SplitShard([CpuShard(rows[a:b], weights[a:b]) for a, b in pairwise(cuts)])
-    seeds = whole.take(np.arange(20))
-    assert split.run(AddSeeds(seeds)).potential == pytest.approx(whole.run(AddSeeds(seeds)).potential)
-    masses = np.random.default_rng(2).random(300) * whole.run(AddSeeds(seeds[:0], len(seeds))).potential
-    np.testing.assert_array_equal(split.locate(masses, "errors"), whole.locate(masses, "errors"))
-    np.testing.assert_allclose(split.run(Total("weights", "seeds", 20)), whole.run(Total("weights", "seeds", 20)))
-    np.testing.assert_allclose(split.run(TrySeeds(seeds[:3] + 1)), whole.run(TrySeeds(seeds[:3] + 1)))
 
 
 def make_tree(rows: np.ndarray) -> CellTree:

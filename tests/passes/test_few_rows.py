@@ -67,16 +67,6 @@ def test_one_step_is_a_lloyd_step(N: int, D: int, C: int) -> None:
         np.testing.assert_allclose(found.centers[c], mean, rtol=1e-9)
 
 
-def test_the_second_closest_centre_is_known() -> None:
-    x, weights = some_rows(400, 5)
-    desk = kernels.few_of(CpuShard(x, weights), 6, False)
-    desk.centers[:] = desk.x[:6]
-    kernels.two_closest_of_all(desk)
-    squared = np.sort(hard.squared_distances(x, x[:6]), axis=1)
-    np.testing.assert_allclose(desk.closest[:400], squared[:, 0], atol=1e-9)
-    np.testing.assert_allclose(desk.second[:400], squared[:, 1], atol=1e-9)
-
-
 def test_a_cluster_without_rows_goes_to_the_farthest_row() -> None:
     x = np.array([[0.0], [1.0], [9.0], [2.0]])
     found = stepped(CpuShard(x), np.array([[1.0], [50.0]]), NO_END)

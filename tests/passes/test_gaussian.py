@@ -219,10 +219,6 @@ def test_number_of_parameters_is_scikit_learns(covariance_type: str) -> None:
     assert mixture.n_parameters(learned_weights=False) == peer._n_parameters() - 2
 
 
-def test_tied_spherical_counts_one_variance() -> None:
-    assert some_mixture("tied_spherical").n_parameters(learned_weights=False) == 3 * 4 + 1
-
-
 def test_reference_is_the_density_of_the_textbook() -> None:
     mixture = some_mixture("full")
     rows = np.random.default_rng(3).normal(size=(10, 4))

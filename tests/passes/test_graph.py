@@ -103,13 +103,6 @@ def test_estimate_equals_the_reference(seed: int, C: int, G: int, n: int) -> Non
     np.testing.assert_array_equal(found, estimated_graph(graph, triples(given_triples), n_threads=2))
 
 
-def test_estimate_is_a_mean_over_all_triples_of_a_pair() -> None:
-    graph = np.array([[0, 1], [1, 0], [2, 0]], dtype=np.int32)
-    # mean distance 2.5 to cluster 1 from two triples, 2 to cluster 2
-    found = estimated_graph(graph, triples([(0, 1, 1.0, 1.0), (0, 2, 6.0, 3.0), (0, 1, 4.0, 1.0)]), n_threads=1)
-    assert found.tolist() == [[0, 2], [1, 0], [2, 0]]  # and clusters without an estimate keep their neighbours
-
-
 def test_many_pairs_of_no_weight_change_nothing() -> None:
     graph = random_graph(3, 2, np.random.default_rng(0))
     statistics = triples([(0, 1, 0.0, 0.0), (0, 2, 0.0, 0.0)] * 5000)

@@ -15,7 +15,6 @@ from globular import threads
 from globular.algorithms.kmeans import nested
 from globular.algorithms.kmeans.cells import group_centers
 from globular.algorithms.kmeans.nested import NestedOptions
-from globular.data.sources import ArraySource
 from globular.model.cells import CenterCells
 from globular.model.groups import CenterGroups
 from globular.model.nested import Batch, Bounds, Candidates, NestedSearch
@@ -24,7 +23,6 @@ from globular.passes.cpu import CpuShard, center_scores
 from globular.passes.cpu.assign import batch as cpu_batch
 from globular.passes.cpu.assign import votes as cpu_votes
 from globular.passes.cpu.sums import cut_runs
-from globular.passes.many import StreamShard
 from globular.seam.passes import Assign, AssignBatch
 from makers import SHARD_FORMS, Rows, blobs, in_form, weights_for
 from reference import assign as reference
@@ -214,14 +212,6 @@ def test_settled_rows_cost_no_distance_at_all() -> None:
     assert n_distances == [150 * len(centers), 0, 150 * len(centers), 0]
 
 
-def test_bounds_save_distances_as_centers_settle() -> None:
-    rows = blobs(n=500, C=30, D=3)
-    path = wander(rows[:40], 10, 0.1)
-    for kind in ("elkan", "yinyang"):
-        n_distances = walk(rows, path, kind, sizes=[500] * 11)
-        assert n_distances[-1] < 0.3 * n_distances[0]
-
-
 @pytest.mark.parametrize("kind", ["none", "elkan", "yinyang"])
 def test_same_bits_for_any_number_of_threads(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(center_scores, "ROWS_PER_PRODUCT", 64)
@@ -269,45 +259,6 @@ def test_runs_are_whole_clusters_or_pieces_of_one(sizes: list[int], most: int) -
     clusters = np.searchsorted(starts, begins[~whole], side="right") - 1
     np.testing.assert_array_equal(pieces[:n_pieces], clusters)
     assert (ends[~whole] <= starts[clusters + 1]).all()
-
-
-@pytest.mark.parametrize("kind", ["none", "elkan", "yinyang"])
-@pytest.mark.parametrize("where", ["split", "stream"])
-def test_split_and_stream_equal_the_whole(where: str, kind: str) -> None:
-    rows, weights = blobs(n=400, C=8, D=4), weights_for(400)
-    whole = CpuShard(rows, weights)
-    if where == "split":
-        parts: Any = SplitShard([CpuShard(rows[a:b], weights[a:b]) for a, b in ((0, 90), (90, 91), (91, 400))])
-    else:
-        parts = StreamShard(ArraySource(rows), weights, rows_per_part=33)
-    path = wander(rows[:20], 6, 0.3)
-    bounds = None if kind == "none" else Bounds.start(groups_of(kind, path[0]))
-    origin = rows.mean(axis=0)
-    for t, centers in enumerate(path):
-        batch = Batch(11, min(400, 50 * 2 ** (t // 2)), 400, run=5)
-        search = NestedSearch(bounds, restart=t == 0)
-        one, two = (shard.run(AssignBatch(centers, origin, batch, search)) for shard in (whole, parts))
-        np.testing.assert_array_equal(whole.labels, parts.labels)
-        np.testing.assert_allclose(two.sums, one.sums, rtol=1e-10, atol=1e-10)
-        np.testing.assert_allclose(two.squares, one.squares, rtol=1e-10, atol=1e-10)
-        np.testing.assert_array_equal(two.sizes, one.sizes)
-        assert (two.n_rows, two.n_changed) == (one.n_rows, one.n_changed)
-        if kind != "yinyang":  # whether a row is worth a product depends on nothing but itself
-            assert two.n_distances == one.n_distances
-        if bounds is not None and t + 1 < len(path):
-            bounds = bounds.after(np.linalg.norm(path[t + 1] - centers, axis=1))
-
-
-def test_votes_without_removal_count_every_visit() -> None:
-    rows = blobs(n=100, D=3)
-    shard, search = CpuShard(rows), NestedSearch(remove_old=False)
-    votes = Votes.none(rows[:5])
-    for _ in range(3):
-        votes.centers = rows[:5]
-        votes.move(shard.run(AssignBatch(rows[:5], votes.origin, Batch(0, 100, 100), search)), unit=False)
-    assert votes.counts.sum() == 300
-    member = shard.labels[:, None] == np.arange(5)
-    np.testing.assert_allclose(votes.sums, 3 * member.T @ (rows - votes.origin), rtol=1e-12, atol=1e-9)
 
 
 @pytest.mark.parametrize("form", ["float32", "uint8", "csr32"])

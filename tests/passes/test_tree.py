@@ -11,19 +11,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from globular.data.open import as_source
-from globular.model.chunks import Chunks
 from globular.model.covariances import COLUMNS, NORM, OUTER, ScatterKind
 from globular.model.statistics import F64
 from globular.passes.cpu import CpuShard
 from globular.passes.limits import tree_bytes
-from globular.passes.many import StreamShard
 from globular.passes.tree.frontier import Frontier
 from globular.passes.tree.partition import PartitionTree
-from globular.seam.tree_passes import Plant, TakeCells
+from globular.seam.tree_passes import TakeCells
 from makers import blobs, lattice, weights_for
 from reference.expect import scatter_of
-from reference.split import SplitShard
 from reference.tree import set_statistics
 
 KINDS: tuple[ScatterKind, ...] = (NORM, COLUMNS, OUTER)
@@ -162,20 +158,6 @@ def test_joined_trees_are_a_tree_over_all_rows() -> None:
         assert_is_brute_force(tree, rows[:end], weights[:end])
 
 
-def test_streamed_and_split_rows_have_trees_over_all_of_them() -> None:
-    rows, weights = blobs(n=400), weights_for(400)
-    whole = CpuShard(rows, weights)
-    stream = StreamShard(as_source(rows), weights, rows_per_part=150)
-    split = SplitShard([CpuShard(rows[:150], weights[:150]), CpuShard(rows[150:], weights[150:])])
-    for shard in (whole, stream, split):
-        shard.run(Plant(OUTER, 8))
-    assert_is_brute_force(stream.frontier.tree, rows, weights)
-    totals = [shard.run(TakeCells()) for shard in (whole, stream, split)]
-    assert [len(chunks) for chunks in totals] == [1, 1, 2]
-    for chunks in totals:
-        np.testing.assert_allclose(chunks.weights @ chunks.means, weights @ rows, rtol=1e-12)
-
-
 # Frontiers -----------------------------------------------------------------------------------------------------------
 
 
@@ -242,14 +224,6 @@ def test_packing_is_lossless() -> None:
         assert pickle.loads(pickle.dumps(kind)) is kind
     with pytest.raises(ValueError, match="holds scatter of kind 'columns', this mixture needs 'outer'"):
         COLUMNS.coarsen(packed[:, :3], OUTER, 3)
-
-
-def test_chunks_join_with_single_rows() -> None:
-    nodes = Chunks(np.ones(2), np.zeros((2, 3)), np.ones((2, 6)), OUTER)
-    single = Chunks(np.ones(1), np.ones((1, 3)), np.empty((1, 0)), OUTER)
-    joined = nodes + single
-    assert joined.scatter.shape == (3, 6) and not joined.scatter[2].any()
-    assert joined.moments(OUTER).shape == (3, 3, 3)
 
 
 def test_bad_arguments_are_named() -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import _thread
-import time
 from typing import Any
 
 import numpy as np
@@ -21,7 +19,6 @@ from globular.model.votes import ColumnVotes
 from globular.passes.cpu import CpuShard
 from globular.passes.cpu.center_scores import column_scores
 from globular.seam.passes import AssignBatch, Relabel
-from globular.threads import to_the_end
 from makers import blobs, in_form, weights_for
 
 
@@ -96,19 +93,6 @@ def test_lengths_are_summed_anew_before_rounding_is_felt(monkeypatch: pytest.Mon
         np.testing.assert_allclose(means.squares, (means.places**2).sum(axis=0)[:12], rtol=1e-9)
         found.append(shard.labels.copy())
     np.testing.assert_array_equal(*found)
-
-
-def test_an_interrupt_waits_for_the_end() -> None:
-    done = []
-
-    def slowly() -> None:
-        _thread.interrupt_main()
-        time.sleep(0.05)
-        done.append(True)
-
-    with pytest.raises(KeyboardInterrupt):
-        to_the_end(slowly)
-    assert done == [True] and to_the_end(lambda: 7) == 7
 
 
 @pytest.mark.parametrize("form", ["float32", "csr32"])

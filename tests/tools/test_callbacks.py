@@ -555,26 +555,6 @@ def test_an_interrupted_batch_leaves_centres_sums_and_counts_that_belong_togethe
     assert (model.sums_ == sums).all() and (model.counts_ == counts).all() and model.n_steps_ == n_steps
 
 
-@pytest.mark.parametrize("moment", range(2, 9))
-def test_ctrl_c_while_rows_are_regrouped_leaves_labels_and_inertia_that_agree(
-    moment: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    left = moment
-
-    def interrupted(work: Any, queue: Any, n_threads: int, *, calls_blas: bool) -> None:
-        nonlocal left
-        left -= 1
-        if left == 0:
-            raise KeyboardInterrupt
-        work()
-
-    monkeypatch.setattr("globular.passes.cpu.grouped.share_kernel", interrupted)
-    model = globular.VariationalKMeans(20, n_candidates=1, tol=0, random_state=0)
-    with pytest.warns(FitInterruptedWarning):
-        model.fit(X_CTRL_C)
-    assert_whole(model)
-
-
 @pytest.mark.parametrize("model", [*CENTROIDS, *MIXTURES], ids=repr)
 def test_ctrl_c_in_the_middle_of_any_pass_leaves_a_whole_model(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     n_passes = 0

@@ -141,11 +141,13 @@ def test_what_an_adapter_does_not_take():
 
 
 @pytest.mark.parametrize("is_sparse", [False, True])
-@pytest.mark.parametrize("n_features", [3, 12])
-def test_weighted_and_sparse_errors_equal_brute_force(is_sparse, n_features, monkeypatch):
-    monkeypatch.setattr(quantization, "_ROWS_AT_ONCE", 50)
+@pytest.mark.parametrize("n_features", [3, 8, 9, 33])
+@pytest.mark.parametrize("offset", [0.0, 1e4])
+def test_weighted_and_sparse_errors_equal_brute_force(is_sparse, n_features, offset, monkeypatch):
+    monkeypatch.setattr(quantization, "_ROWS_AT_ONCE", 50)  # several blocks of rows
     random = np.random.default_rng(0)
-    X = random.normal(size=(120, n_features)).astype(np.float32) * (random.random((120, n_features)) < 0.4)
+    X = (random.normal(size=(120, n_features)) + offset) * (random.random((120, n_features)) < 0.4)
+    X = X.astype(np.float32)
     centers, weights = random.normal(size=(9, n_features)), random.random(120).astype(np.float32)
     squares = np.square(X.astype(np.float64)[:, None] - centers).sum(axis=2).min(axis=1)
     given = sparse.csr_matrix(X) if is_sparse else X

@@ -21,7 +21,7 @@ from globular.algorithms.mixtures.path import PathOptions, _Walk
 from globular.datasets import birch_grid, separated_mixture
 from globular.passes.cpu import CpuShard
 from globular.selection import Score, Selection, elbow, select, silhouette
-from tests.makers import blobs, weights_for
+from tests.makers import blobs
 
 
 def round_clusters(k: int, D: int = 3, n: int = 1200, seed: int = 0) -> Any:
@@ -93,13 +93,6 @@ def test_weights_are_repetitions() -> None:
     assert weighted.best == repeated.best == 4
     assert weighted.scores[3].bic == pytest.approx(repeated.scores[3].bic, rel=1e-3)
     assert weighted.scores[3].variance_ratio == pytest.approx(repeated.scores[3].variance_ratio, rel=1e-3)
-
-
-def test_rows_of_weight_zero_do_not_count() -> None:
-    X, weights = round_clusters(4, n=400), weights_for(400)
-    far = np.concatenate([X, X[:50] + 1e4])
-    found = select(far, range(2, 8), sample_weight=np.concatenate([weights, np.zeros(50)]), random_state=0)
-    assert found.best == 4 and found.scores[-1].error < 1e3
 
 
 def test_bic_is_that_of_the_estimator() -> None:
@@ -198,14 +191,6 @@ def test_the_best_model_is_ready() -> None:
     mixture = select(X, range(2, 8), model="gmm", random_state=0).best_model_
     assert mixture.means_.dtype == np.float32 and mixture.feature_names_in_.tolist() == ["a", "b", "c"]
     np.testing.assert_array_equal(mixture.labels_, mixture.predict(X))
-
-
-def test_best_models_are_kept(tmp_path: Path) -> None:
-    X = round_clusters(3)
-    for arguments in ({}, {"metric": "cosine"}, {"model": "gmm", "covariance_type": "all"}):
-        model = select(X, range(2, 6), random_state=0, **arguments).best_model_  # type: ignore[arg-type]
-        restored = globular.load(globular.save(model, tmp_path / "model"))
-        np.testing.assert_array_equal(restored.predict(X), model.labels_)
 
 
 def test_doubts_have_reasons() -> None:

@@ -51,6 +51,9 @@ class ChunkyGaussianMixture(ConditionalMixture):
         it, both for the mixture found and where EM on a sample of the rows goes from there. No more is lost against EM
         continued on the rows, as far as the sample tells, and mostly much less is. (With `n_candidates` only the
         mixture found is looked at.)
+    refinement : {"batch", "best_first"}, default="batch"
+        Open a quarter of the cells at once, those that raise the bound most; or one cell after the other, the best
+        first, as in the paper.
     max_cells : int or None, default=None
         Stop when there are about this many cells; None is a tenth of the rows, 40 for every component or 1,000,
         whichever is most.
@@ -107,6 +110,7 @@ class ChunkyGaussianMixture(ConditionalMixture):
     _: KW_ONLY
     covariance_type: str = "full"
     refine_tol: float = 0.03
+    refinement: str = "batch"
     max_cells: int | None = None
     polish: bool | str = "auto"
     n_candidates: int | str | None = "auto"
@@ -126,6 +130,7 @@ class ChunkyGaussianMixture(ConditionalMixture):
     _constraints: ClassVar[Constraints] = {
         "covariance_type": [one_of(*FAMILIES)],
         "refine_tol": [NOT_NEGATIVE],
+        "refinement": [one_of("batch", "best_first")],
         "polish": ["boolean", AUTO],
         "n_candidates": [AUTO, None, FROM_ONE],
         "init": [one_of(*CHUNKY_STARTS), "array-like"],
@@ -169,6 +174,7 @@ class ChunkyGaussianMixture(ConditionalMixture):
             tol=self.tol,
             refine_tol=self.refine_tol,
             max_cells=self.max_cells or most_cells(data.n_rows, self.n_components),
+            refine="best_first" if self.refinement == "best_first" else "batch",
             polish=polish,
             C_prime=self._C_prime,
             learned_weights=self._learns_weights,

@@ -146,6 +146,7 @@ class InfiniteEstimator(MixtureEstimator):
 
     _constraints: ClassVar[Constraints] = {
         "truncation": [one_of("nested", "fixed")],
+        "accept_splits": [one_of("all", "best")],
         "min_split_gain": [NOT_NEGATIVE],
         "min_component_weight": [NOT_NEGATIVE],
         "concentration": [POSITIVE, tuple, list, one_of("gamma"), dict],
@@ -158,6 +159,7 @@ class InfiniteEstimator(MixtureEstimator):
     truncation: str
     max_components: int | None
     n_candidates: int | None
+    accept_splits: str
     min_split_gain: float
     min_component_weight: float
     concentration: Any
@@ -251,6 +253,7 @@ class InfiniteEstimator(MixtureEstimator):
             T_max=self._largest(data),
             gain=self.min_split_gain,
             smallest=self.min_component_weight,
+            accept="best" if self.accept_splits == "best" else "all",
             tol=self.tol,
             max_iter=self.max_iter,
             closed=self.truncation == "fixed",

@@ -66,6 +66,8 @@ class InfiniteGaussianMixture(ConditionalMixture, InfiniteEstimator):
     n_candidates : int or None, default=None
         With ``accelerate=True``, components that each cell looks at, found by neighbourhoods; a cycle then costs the
         same for thousands of components as for ten. None looks at all.
+    accept_splits : {"all", "best"}, default="all"
+        Whether a round keeps every split that lowers the free energy, or only the best one, as in the paper.
     min_split_gain : float, default=0.02
         What a split has to lower the free energy by, per row of the component: what keeps clusters whole that are not
         quite Gaussian.
@@ -153,6 +155,7 @@ class InfiniteGaussianMixture(ConditionalMixture, InfiniteEstimator):
     max_components: int | None = None
     covariance_type: str = "full"
     n_candidates: int | None = None
+    accept_splits: str = "all"
     min_split_gain: float = 0.02
     min_component_weight: float = 10.0
     concentration: Any = 1.0
@@ -284,8 +287,8 @@ class InfiniteMultinomialMixture(InfiniteEstimator):
     ----------
     smoothing : float or array of shape (n_features,), default=1.0
         Dirichlet prior of the shares: counts that every component begins with.
-    accelerate, truncation, max_components, n_candidates, min_split_gain, min_component_weight, concentration, \
-discount, tol, max_iter, n_init, init_params
+    accelerate, truncation, max_components, n_candidates, accept_splits, min_split_gain, min_component_weight, \
+concentration, discount, tol, max_iter, n_init, init_params
         As in :class:`InfiniteGaussianMixture`.
     {max_time, random_state, verbose, callbacks, n_threads}
 
@@ -320,6 +323,7 @@ n_distances_
     truncation: str = "nested"
     max_components: int | None = None
     n_candidates: int | None = None
+    accept_splits: str = "all"
     min_split_gain: float = 0.02
     min_component_weight: float = 10.0
     concentration: Any = 1.0

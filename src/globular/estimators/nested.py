@@ -19,7 +19,14 @@ from globular.algorithms.kmeans.nested import (
     nested_kmeans,
     one_batch,
 )
-from globular.algorithms.kmeans.nested_choices import BOUNDS, CELLS_GAIN, SEARCHES, NestedSettings, best_start
+from globular.algorithms.kmeans.nested_choices import (
+    ALGORITHMS,
+    BOUNDS,
+    CELLS_GAIN,
+    SEARCHES,
+    NestedSettings,
+    best_start,
+)
 from globular.algorithms.kmeans.probing import N_PROBES, label_probes
 from globular.algorithms.seeding.named import Starting
 from globular.algorithms.steps import Step, mapped, result_of
@@ -46,8 +53,8 @@ class NestedMiniBatchKMeans(CentroidEstimator):
     move much less than their standard error. Every row votes once. So the first good centres are there after a small
     part of the data, and the last ones are those of Lloyd's algorithm on all of it.
 
-    All keywords of :class:`sklearn.cluster.MiniBatchKMeans` are taken, with their meaning. The paper's other algorithms
-    are settings of :class:`globular.algorithms.kmeans.nested.NestedOptions`; see docs/nested.md.
+    All keywords of :class:`sklearn.cluster.MiniBatchKMeans` are taken, with their meaning. `algorithm` and
+    `growth_threshold` give the paper's other algorithms; see docs/nested.md.
 
     Parameters
     ----------
@@ -62,6 +69,14 @@ class NestedMiniBatchKMeans(CentroidEstimator):
         a cost that grows with the square root of the clusters, and now and then only the second closest. "auto" takes
         "cells" from 1,000 clusters on; below, "elkan" where its bounds fit into a quarter of the memory (512 MiB for
         rows that are not in memory), "yinyang" where they fit and save time, else "exact"; see `search_` and the log.
+    algorithm : {"nmbatch", "mbatch", "mbatch.remove"}, default="nmbatch"
+        By the paper's names: nested batches; batches drawn anew from all rows, whose rows vote each time they are drawn
+        (Sculley 2010); the same, with earlier votes of a row taken back. The last two compute all distances
+        (``search="exact"``) or look into cells.
+    growth_threshold : float or "auto", default="auto"
+        When the batch doubles. A number is ρ of the paper's rule: when the standard error of every centre is more than
+        ρ times what it has moved; infinity waits until no centre moves (the paper's figures take 100). "auto" asks all
+        centres together, with ρ = 5. A batch that nothing improves any more grows in any case.
     {init}
     init_size : int or None, default=None
         Rows to draw the starting centres from; None is three batches, and three rows per cluster at least.
@@ -126,6 +141,8 @@ class NestedMiniBatchKMeans(CentroidEstimator):
     _: KW_ONLY
     batch_size: int | str = "auto"
     search: str = "auto"
+    algorithm: str = "nmbatch"
+    growth_threshold: float | str = "auto"
     init: Any = "auto"
     init_size: int | None = None
     n_init: int | str = "auto"
@@ -147,6 +164,8 @@ class NestedMiniBatchKMeans(CentroidEstimator):
     _constraints: ClassVar[Constraints] = {
         "batch_size": [AUTO, FROM_ONE],
         "search": [one_of("auto", *SEARCHES)],
+        "algorithm": [one_of(*ALGORITHMS)],
+        "growth_threshold": [AUTO, Number(Real, 0, None, closed="both")],
         "reassignment_ratio": [Number(Real, 0, 1, closed="both")],
     }
 
@@ -228,7 +247,15 @@ class NestedMiniBatchKMeans(CentroidEstimator):
         """Settle what "auto" means; says beforehand what bounds will take."""
         settings = self._settings(data)
         budget = MEMORY_SHARE * physical_memory()
+        nested = ALGORITHMS[self.algorithm]["nested"]
         self.search_ = settings.choose_search(budget) if self.search == "auto" else self.search
+        if self.search_ in BOUNDS and not nested:
+            if self.search != "auto":
+                raise ValueError(
+                    f"search={self.search!r} keeps bounds of rows that come again in the next batch; "
+                    f"algorithm={self.algorithm!r} takes search='exact' or 'cells'"
+                )
+            self.search_ = "exact"
         if self.search_ in BOUNDS:
             n_bytes = settings.bound_bytes(self.search_)
             check_allocation(n_bytes, f"bounds of search={self.search_!r}", "take search='yinyang' or search='exact'")
@@ -239,8 +266,9 @@ class NestedMiniBatchKMeans(CentroidEstimator):
         by_cells = self.search_ == "cells"
         return NestedOptions(
             b0=settings.batch_rows,
-            rho=RHO_TOGETHER,
-            together=True,
+            rho=RHO_TOGETHER if isinstance(self.growth_threshold, str) else self.growth_threshold,
+            together=isinstance(self.growth_threshold, str),
+            **ALGORITHMS[self.algorithm],
             bounds=BOUNDS.get(self.search_),
             n_probes=N_PROBES if by_cells else 0,
             run=settings.run,

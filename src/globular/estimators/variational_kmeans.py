@@ -11,12 +11,18 @@ import numpy as np
 
 from globular.algorithms.kmeans.probing import ProbingOptions, label_probes
 from globular.algorithms.kmeans.swaps import swapped_start
-from globular.algorithms.kmeans.variational import HardModel, VariationalOptions, start_rows, variational_kmeans
+from globular.algorithms.kmeans.variational import (
+    BEGINNINGS,
+    HardModel,
+    VariationalOptions,
+    start_rows,
+    variational_kmeans,
+)
 from globular.algorithms.steps import Step
 from globular.estimators.centroids import CentroidEstimator
 from globular.estimators.checks import check_indices, fit_bytes, neighbor_bytes
 from globular.estimators.inputs import Input, mean_variance
-from globular.estimators.parameters import Constraints, Number, one_of
+from globular.estimators.parameters import FROM_ZERO, Constraints, Number, one_of
 from globular.estimators.starts import starting_centers
 from globular.model.graph import Graph
 from globular.model.statistics import F64
@@ -51,6 +57,12 @@ class VariationalKMeans(CentroidEstimator):
     neighborhoods : {"estimated", "exhaustive"}, default="estimated"
         Where neighbourhoods come from: estimated from distances that rows had anyway (Eq. 8), or from all distances
         between centres, which costs O(C²D) per iteration.
+    start : {"closest", "printed"}, default="closest"
+        Where rows and neighbourhoods begin: at the closest seeds, as cells of seeds find them; or at random, as the
+        paper's Alg. 1 and Alg. 2 are printed (and no seed is swapped).
+    n_warmup : int, default=0
+        Passes over the rows before the first iteration in which centres stay and neighbourhoods form; the paper's
+        experiments take 5.
     exact_labels : bool, default=False
         End with the exactly closest centre of every row as its label, as `predict` finds it, also above 5,000 clusters
         (N·k distances); otherwise labels are the closest centres that were looked at there, see `label_recall_`.
@@ -84,6 +96,8 @@ class VariationalKMeans(CentroidEstimator):
     n_neighbors: int = 10
     n_random: int = 1
     neighborhoods: str = "estimated"
+    start: str = "closest"
+    n_warmup: int = 0
     init: Any = "auto"
     n_init: int | str = "auto"
     max_iter: int = 200
@@ -101,11 +115,14 @@ class VariationalKMeans(CentroidEstimator):
     _constraints: ClassVar[Constraints] = {
         "n_random": [Number(Integral, 0, 15, closed="both")],
         "neighborhoods": [one_of("estimated", "exhaustive")],
+        "start": [one_of(*BEGINNINGS)],
+        "n_warmup": [FROM_ZERO],
     }
 
     def _steps(self, data: Input, random_state: np.random.RandomState) -> Iterator[Step[Any]]:
         mean_variance(data)  # for its check
-        swaps = isinstance(self.init, str) and self.init == "auto"
+        printed = self.start == "printed"
+        swaps = isinstance(self.init, str) and self.init == "auto" and not printed
         chosen = yield from starting_centers(self, data, random_state, rough=swaps)
         self.init_ = chosen.name
         rng = np.random.default_rng(random_state.randint(2**31, size=4))
@@ -117,12 +134,16 @@ class VariationalKMeans(CentroidEstimator):
             G=self.n_neighbors,
             n_random=self.n_random,
             neighborhoods="exhaustive" if self.neighborhoods == "exhaustive" else "estimated",
+            n_warmup=self.n_warmup,
             max_iter=self.max_iter,
             tol=self.tol,
             unit_centers=self.metric == "cosine",
             relocate_empty=True,
+            printed=printed,
         )
-        graph = start_rows(data.shard, chosen.centers, chosen.graph, self.n_neighbors, rng)
+        graph = None
+        if not printed:
+            graph = start_rows(data.shard, chosen.centers, chosen.graph, self.n_neighbors, rng)
         yield from variational_kmeans(data.shard, chosen.centers, options, rng, graph)
 
     def _most_bytes(self, data: Input) -> int:

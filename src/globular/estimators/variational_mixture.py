@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass
+from numbers import Integral
 from typing import Any, ClassVar
 
 import numpy as np
 from scipy import sparse as scipy_sparse
 from sklearn.utils.validation import check_is_fitted
 
-from globular.algorithms.kmeans.variational import VariationalOptions
+from globular.algorithms.kmeans.variational import BEGINNINGS, VariationalOptions
 from globular.algorithms.mixtures.em import EMOptions, covariance_limits
 from globular.algorithms.mixtures.probing import begin_truncated, with_members
 from globular.algorithms.mixtures.starts import settled
@@ -24,7 +25,7 @@ from globular.estimators.conditional import ConditionalMixture
 from globular.estimators.elsewhere import lazily, where_x_is
 from globular.estimators.inputs import EXACT_BELOW, Input
 from globular.estimators.mixtures import N_CANDIDATES
-from globular.estimators.parameters import Constraints, one_of
+from globular.estimators.parameters import FROM_ZERO, Constraints, Number, one_of
 from globular.estimators.starts import choose_centers
 from globular.model.covariances import FAMILIES, SEPARABLE
 from globular.model.gaussian import GaussianParameters, isotropic_mixture
@@ -70,6 +71,14 @@ class VariationalGaussianMixture(ConditionalMixture):
     n_neighbors : int or None, default=None
         G, the size of a component's neighbourhood, itself included; None is 5. (With "probing" only the width of
         `neighbors_`.)
+    n_random : int, default=1
+        With neighbourhoods: components drawn at random for each row in each iteration, beside them.
+    start : {"closest", "printed"}, default="closest"
+        With neighbourhoods: where rows and neighbourhoods begin, at the closest means, as cells of means find them, or
+        at random, as the paper's Alg. 1 and Alg. 2 are printed.
+    n_warmup : int, default=0
+        With neighbourhoods: passes over the rows before the first iteration in which means stay and neighbourhoods
+        form, one at least; the paper's experiments take 5.
     covariance_type : {"diag", "spherical", "tied_spherical", "full", "tied"}, default="diag"
         One variance per component and column, one per component, or one for everything; a covariance matrix per
         component, or one for all, by probing on CPUs alone. (In hundreds of columns matrices are many numbers:
@@ -124,6 +133,9 @@ callable, default="auto"
     n_candidates: int = N_CANDIDATES
     search: str = "auto"
     n_neighbors: int | None = None
+    n_random: int = 1
+    start: str = "closest"
+    n_warmup: int = 0
     covariance_type: str = "diag"
     weights: str = "learned"
     tol: float = 1e-3
@@ -141,11 +153,18 @@ callable, default="auto"
 
     _constraints: ClassVar[Constraints] = {
         "search": [one_of("auto", "probing", "neighbors", EXHAUSTIVE)],
+        "n_random": [Number(Integral, 0, 15, closed="both")],
+        "start": [one_of(*BEGINNINGS)],
+        "n_warmup": [FROM_ZERO],
         "covariance_type": [one_of(*FAMILIES)],
         "init": [one_of(*STARTS), "array-like", callable],
     }
 
     def _check_fit(self, data: Input) -> None:
+        if self._choose_search() == "probing":
+            for name in ("n_random", "start", "n_warmup"):
+                if getattr(self, name) != getattr(type(self), name):
+                    raise ValueError(f"{name} is of a search by neighbourhoods; with it, set search='neighbors'")
         if self.covariance_type in SEPARABLE:
             return
         if self._choose_search() != "probing":
@@ -192,6 +211,9 @@ callable, default="auto"
         return VariationalOptions(
             C_prime=min(self.n_candidates, self.n_components),
             G=self.n_neighbors or N_NEIGHBORS,
+            n_random=self.n_random,
+            printed=self.start == "printed",
+            n_warmup=self.n_warmup,
             neighborhoods="exhaustive" if self.search == EXHAUSTIVE else "estimated",
             max_iter=self.max_iter,
             tol=self.tol,

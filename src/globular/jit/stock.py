@@ -74,8 +74,14 @@ class KernelCompiler(Compiler):
 
 
 def dispatcher(function: Callable[..., Any], **options: Any) -> Any:
-    """A function that compiles at its first call, from Python or from a kernel."""
-    return cache.kept(numba.njit(pipeline_class=KernelCompiler, **{**OPTIONS, **options})(function))
+    """A function that compiles at its first call, from Python or from a kernel.
+
+    Kernels inline whatever they call. Otherwise each has a copy of its own of what it calls, and a process takes the
+    copy that it has loaded first: the last digits of a fit would depend on which kernels were compiled here and which
+    come from disk.
+    """
+    settings = {**OPTIONS, **options, "forceinline": True}
+    return cache.kept(numba.njit(pipeline_class=KernelCompiler, **settings)(function))
 
 
 def chosen_by_length(dense: Callable[..., Any], sparse: Callable[..., Any], **options: Any) -> Callable[..., Any]:

@@ -108,7 +108,7 @@ def nested_kmeans(
         # Line 36. Deviation: all centres together may be asked instead of each. And a batch that has nothing left to
         # improve grows too; with cells, whose noise moves some centre every time, it might never otherwise.
         ratio = update.mean_ratio if options.together else update.smallest_ratio
-        grows = options.nested and b < N and (ratio > options.rho or stalled)
+        grows = options.nested and b < N and (ratio > options.rho or ratio == np.inf or stalled)
         shifts = update.shifts
         if grows and options.reassignment_ratio > 0:
             shifts = shifts + reassign(shard, votes, batch, options, rng)

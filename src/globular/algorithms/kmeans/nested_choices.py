@@ -17,6 +17,12 @@ from globular.seam.shard import Shard
 
 BOUNDS: dict[str, BoundKind] = {"elkan": "elkan", "yinyang": "yinyang"}
 SEARCHES = ("exact", *BOUNDS, "cells")
+ALGORITHMS = {
+    "nmbatch": {"nested": True, "remove_old": True},
+    "mbatch": {"nested": False, "remove_old": False},
+    "mbatch.remove": {"nested": False, "remove_old": True},
+}
+"""The paper's names of what `NestedOptions` does; without nested batches no bound is worth its memory."""
 BATCH_ROWS, BATCH_ROWS_PER_CLUSTER = 5000, 10
 """batch_size="auto": the paper's 5,000 rows, but at least ten per cluster."""
 CELLS_FROM = 1000

@@ -30,6 +30,8 @@ from globular.seam.shard import Shard
 
 CONVERGED = "objective changed less than tol"
 Neighborhoods = Literal["estimated", "exhaustive"]
+BEGINNINGS = ("closest", "printed")
+"""Where rows begin: at their closest clusters, as cells find them, or at random ones (`VariationalOptions.printed`)."""
 
 
 @dataclass(frozen=True, slots=True)

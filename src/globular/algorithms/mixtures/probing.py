@@ -132,7 +132,7 @@ def begin_truncated(
         )
         search: CandidateSearch = SearchByProbing(shard, start.graph, options, rng)
     else:
-        graph = start_rows(shard, mixture.means, chosen.graph, options.G, rng)
+        graph = None if options.printed else start_rows(shard, mixture.means, chosen.graph, options.G, rng)
         start = warm_up_mixture(
             shard, mixture, options, rng, limits=limits, graph=graph, keep_covariances=keep_covariances
         )

@@ -1,0 +1,118 @@
+"""Parameters by which estimators run the papers' own algorithms: they reach the algorithm, and do what they say."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from sklearn.utils import check_random_state
+
+from globular import (
+    ChunkyGaussianMixture,
+    InfiniteGaussianMixture,
+    NestedMiniBatchKMeans,
+    VariationalGaussianMixture,
+    VariationalKMeans,
+)
+from globular.algorithms.kmeans.nested import NestedOptions, nested_kmeans
+from globular.algorithms.kmeans.variational import VariationalOptions, variational_kmeans
+from globular.datasets import birch_grid, many_blobs
+from globular.passes.cpu import CpuShard
+
+X = birch_grid(6, 50, random_state=0).X.astype(np.float64)
+START = X[:: len(X) // 36][:36].copy()
+
+
+def numbers(seed: int) -> np.random.Generator:
+    """The numbers that an estimator with this seed hands to its algorithm."""
+    return np.random.default_rng(check_random_state(seed).randint(2**31, size=4))
+
+
+@pytest.mark.parametrize("neighborhoods", ["estimated", "exhaustive"])
+def test_k_means_begins_as_printed(neighborhoods: Any) -> None:
+    letters: dict[str, Any] = {"n_random": 2, "n_warmup": 3, "max_iter": 9, "tol": 0.0, "neighborhoods": neighborhoods}
+    options = VariationalOptions(1, 4, printed=True, relocate_empty=True, **letters)
+    *_, expected = variational_kmeans(CpuShard(X), START, options, numbers(5))
+    model = VariationalKMeans(
+        36, n_candidates=1, n_neighbors=4, start="printed", init=START, n_init=1, random_state=5, **letters
+    )
+    model.fit(X)
+    assert np.allclose(model.cluster_centers_, expected.model.centers, rtol=1e-9)
+    assert (model.neighbors_ == expected.model.graph).all()
+
+
+def test_mixtures_begin_as_printed() -> None:
+    def fit(**options: Any) -> VariationalGaussianMixture:
+        model = VariationalGaussianMixture(
+            36, n_candidates=4, n_neighbors=4, init=START, random_state=5, reg_covar=0, **options
+        )
+        return model.fit(X)
+
+    closest, printed, warm = fit(), fit(start="printed"), fit(start="printed", n_warmup=6)
+    assert closest.lower_bounds_[0] > printed.lower_bounds_[0]
+    assert warm.lower_bounds_[0] > printed.lower_bounds_[0]
+    assert fit(n_random=0).n_distances_ / fit(n_random=0).n_iter_ < closest.n_distances_ / closest.n_iter_
+    assert all((np.diff(model.lower_bounds_) > -1e-9).all() for model in (printed, warm))
+
+
+@pytest.mark.parametrize("option", [{"n_random": 2}, {"start": "printed"}, {"n_warmup": 1}], ids=str)
+def test_what_neighborhoods_alone_have_is_refused_with_cells(option: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="set search='neighbors'"):
+        VariationalGaussianMixture(36, search="probing", **option).fit(X)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "options"),
+    [
+        ({"growth_threshold": 100.0}, {"rho": 100.0}),
+        ({"growth_threshold": np.inf, "search": "exact"}, {"rho": np.inf, "bounds": None}),
+        ({"algorithm": "mbatch"}, {"nested": False, "remove_old": False, "bounds": None}),
+        ({"algorithm": "mbatch.remove"}, {"nested": False, "bounds": None}),
+    ],
+    ids=["nmbatch", "nmbatch.deact", "mbatch", "mbatch.remove"],
+)
+def test_batches_are_those_of_the_paper(parameters: dict[str, Any], options: dict[str, Any]) -> None:
+    if options.get("rho", np.inf) == np.inf:
+        options = {"rho": 5.0, "together": True} | options if "rho" not in options else options
+    *_, expected = nested_kmeans(CpuShard(X), START, NestedOptions(150, max_epochs=8, **options), numbers(5))
+    model = NestedMiniBatchKMeans(
+        36, batch_size=150, init=START, n_init=1, max_iter=8, max_no_improvement=None, random_state=5, **parameters
+    )
+    model.fit(X)
+    assert np.allclose(model.cluster_centers_, expected.model.centers, rtol=1e-9)
+    assert (model.n_steps_, model.batch_size_) == (expected.iteration, expected.model.batch_size)
+
+
+def test_a_batch_grows_when_nothing_moves_whatever_is_asked() -> None:
+    apart = many_blobs(2000, 4, 2, center_std=50.0, random_state=0).X
+    model = NestedMiniBatchKMeans(4, batch_size=100, growth_threshold=np.inf, max_no_improvement=None, random_state=0)
+    assert model.fit(apart).batch_size_ == len(apart)
+
+
+def test_bounds_are_refused_where_batches_are_drawn_anew() -> None:
+    with pytest.raises(ValueError, match="algorithm='mbatch' takes search='exact'"):
+        NestedMiniBatchKMeans(4, algorithm="mbatch", search="elkan").fit(X)
+    assert NestedMiniBatchKMeans(4, algorithm="mbatch", random_state=0).fit(X).search_ == "exact"
+
+
+def test_cells_are_opened_one_by_one() -> None:
+    def fit(refinement: str) -> ChunkyGaussianMixture:
+        model = ChunkyGaussianMixture(4, refinement=refinement, max_cells=60, polish=False, random_state=0)
+        return model.fit(X)
+
+    best_first, batch = fit("best_first"), fit("batch")
+    assert best_first.n_cells_ <= 60
+    assert best_first.n_iter_ > batch.n_iter_  # EM after every cell
+    assert (np.diff(best_first.lower_bounds_) > -1e-9).all()
+
+
+def test_one_split_a_round() -> None:
+    rows = many_blobs(3000, 9, 2, center_std=20.0, random_state=0).X
+
+    def most_at_once(accept: str) -> int:
+        model = InfiniteGaussianMixture(accelerate=False, accept_splits=accept, random_state=0)
+        sizes = [len(model.weights_) for _ in model.fit_iter(rows)]
+        return int(np.diff([1, *sizes]).max())
+
+    assert most_at_once("best") <= 3 < most_at_once("all")  # a split has two to four children

@@ -159,7 +159,7 @@ PARTS = (
     Part("swaps of a batch's seeds", "seeds swap on the rows that they were drawn from", ("NestedMiniBatchKMeans",),
          {"algorithms.kmeans.nested_choices.swapped_start": _as_seeded}),
     Part("threads by their price", "small passes wake few threads", ("KMeans", "GaussianMixture", *TREES),
-         {"threads.how_many.WAKING": 1e-12, "threads.how_many.WAITING": 1e-12}),
+         {"threads.pool.WAKING": 1e-12, "threads.pool.WAITING": 1e-12}),
     Part("moves", "components of mixtures move, kept if likelier", GAUSSIAN,
          {"algorithms.mixtures.pipeline.STEPS_OF_MOVES": 0, "algorithms.mixtures.pipeline.STEPS_PER_COMPONENT": 0}),
     Part("mixtures from a part", "the search for a start sees a part of the rows", GAUSSIAN,

@@ -24,7 +24,7 @@ import numpy as np
 
 import readme  # beside this file
 from globular.errors import DataError, MissingExtraError
-from globular.io.files import write_whole
+from globular.io import write_whole
 from globular.threads import default_threads
 from harness.adapters import ADAPTERS, Adapter
 from harness.data import PROBLEMS, Problem

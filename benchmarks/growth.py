@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from globular import KMeans
-from globular.io.files import write_whole
+from globular.io import write_whole
 from globular.plotting.history import BLUE, GREY, pyplot, tidy
 
 HEAD = ("clusters", "rows", "seconds", "microseconds per row", "iterations", "error per row")

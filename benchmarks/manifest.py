@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 import globular
-from globular.io.files import write_whole
+from globular.io import write_whole
 from globular.jit import build, functions, library
 from globular.jit.build import MANIFEST, lines
 from globular.machine import usable_cores

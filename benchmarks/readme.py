@@ -15,7 +15,7 @@ import textwrap
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from globular.io.files import write_whole
+from globular.io import write_whole
 from harness.adapters import ADAPTERS, title
 from harness.data import PROBLEMS
 from harness.plots import plot_curve

@@ -36,7 +36,7 @@ from globular.algorithms.kmeans.lloyd import KMeansOptions, lloyd
 from globular.passes import dask
 from globular.passes.dask import DaskShard
 from globular.passes.dask.messages import Post, halves
-from globular.passes.dask.partitions import collection_partitions
+from globular.passes.dask.workers import collection_partitions
 from globular.seam.passes import Assign
 from globular.seeding import kmeans_plus_plus
 

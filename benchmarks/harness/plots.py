@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from globular.io.files import write_whole
+from globular.io import write_whole
 from globular.plotting.history import BLUE, HUES, INK, pyplot, tidy
 
 from .adapters import title

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from globular.errors import DataError
-from globular.io.files import write_whole
+from globular.io import write_whole
 
 from .machine import Machine, describe_machine
 

@@ -17,8 +17,8 @@ from globular.algorithms.seeding import hierarchical
 from globular.algorithms.steps import result_of
 from globular.model.history import ITERATIONS, PART
 from globular.passes.cpu import CpuShard
-from globular.passes.many import SplitShard
 from reference import assign as hard
+from reference.split import SplitShard
 
 C = 20
 

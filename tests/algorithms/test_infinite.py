@@ -59,7 +59,7 @@ from globular.seam.tree_passes import (
     Plant,
     TakeCells,
 )
-from globular.threads import how_many
+from globular.threads import pool
 from makers import corners as blobs
 from reference import expect as reference
 
@@ -264,7 +264,7 @@ def test_what_components_draw_depends_neither_on_spans_nor_on_threads(
     assert min(len(claim) for claim in wanted) > 30
     for name in ("RUN", "ROWS_AT_ONCE"):
         monkeypatch.setattr(rows_of, name, 64)
-    monkeypatch.setattr(how_many, "WAKING", 1e-12)
+    monkeypatch.setattr(pool, "WAKING", 1e-12)
     for one, other in zip(wanted, claims(3), strict=True):
         np.testing.assert_array_equal(one.means, other.means)
         np.testing.assert_array_equal(one.weights, other.weights)
@@ -474,7 +474,7 @@ def test_what_components_hold_of_cells_depends_neither_on_spans_nor_on_threads(
     q = blocks.posterior(blocks.observed(cells))[0]
     for name, value in sizes.items():
         monkeypatch.setattr(tree_cells, name, value)
-    monkeypatch.setattr(how_many, "WAKING", 1e-12)
+    monkeypatch.setattr(pool, "WAKING", 1e-12)
     one, other = (shard.run(CellsOf(mixture, wanted)) for shard in shards)
     for claim, same, component in zip(one, other, wanted.tolist(), strict=True):
         share = q[:, component]

@@ -133,7 +133,7 @@ def test_the_pass_has_the_same_bits_for_any_number_of_threads(
     covariance_type: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(in_cells, "BLOCK_ROWS", (16, 16))
-    monkeypatch.setattr(threads.how_many, "WAKING", 1e-12)
+    monkeypatch.setattr(threads.pool, "WAKING", 1e-12)
     rows, weights, found = blobs(n=200).astype(np.float32), weights_for(200), []
     mixture = mixture_of(rows, covariance_type, 40)
     for n_threads in (1, 2):

@@ -24,9 +24,10 @@ from globular.algorithms.seeding.shares import apportion, hubness, reach
 from globular.algorithms.steps import result_of
 from globular.data.open import as_source
 from globular.passes.cpu import CpuShard
-from globular.passes.many import SplitShard, StreamShard
+from globular.passes.many import StreamShard
 from globular.seam.passes import AddSeeds
 from reference.seeds import pairwise
+from reference.split import SplitShard
 
 Method = Callable[..., Any]
 

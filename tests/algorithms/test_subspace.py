@@ -20,8 +20,9 @@ from globular.algorithms.kmeans.subspace import ROWS_PER_DIRECTION, Inside, ente
 from globular.data.open import as_source
 from globular.model.subspace import MARGIN, Subspace, informative_subspace, n_informative, orthonormal
 from globular.passes.cpu import CpuShard
-from globular.passes.many import SplitShard, StreamShard
+from globular.passes.many import StreamShard
 from globular.seam.passes import Assign, PowerStep, Project, SumByLabel
+from reference.split import SplitShard
 
 
 def flat_rows(n: int = 3000, D: int = 40, dtype: Any = np.float64, offset: float = 3.0) -> Any:

@@ -17,10 +17,10 @@ from globular.algorithms.kmeans.swaps import swap_and_step, swap_seeds
 from globular.algorithms.steps import Step, last_step, result_of
 from globular.model.history import ITERATIONS, SWAPS
 from globular.passes.cpu import CpuShard
-from globular.passes.many import SplitShard
 from globular.seam.among import Probe
 from globular.seam.passes import Assign
 from reference import assign as hard
+from reference.split import SplitShard
 
 ALL_SWAPS = ProbingOptions(min_gain=0.0)
 

@@ -18,8 +18,8 @@ from globular.algorithms.kmeans.trials import TrialOptions, search_by_trials
 from globular.algorithms.steps import last_step, result_of
 from globular.model.history import ITERATIONS, PART, SWAPS
 from globular.passes.cpu import CpuShard
-from globular.passes.many import SplitShard
 from reference import assign as hard
+from reference.split import SplitShard
 
 EXACTLY = ProbingOptions(n_probes=0, min_gain=1e-4)
 

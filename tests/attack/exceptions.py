@@ -22,12 +22,13 @@ _REASONS = {
         passes.torch.*
     """,
     "what people look at and run": """
-        cli.* report.* plotting.* datasets.* export.* callbacks.* data.columns.*
+        cli.* report.* plotting.* datasets.* export.* callbacks.*
+        data.blocks: _MOST_LISTED _MOST_PROPOSED
         model.history: _REPR_EDGE
         model.selection: FAINT_SILHOUETTE CLOSE_SILHOUETTES CLOSE_CRITERIA FACTOR_APART
         selection: REFERENCE_ROWS ROWS_PER_CLUSTER REFERENCE_WORK
     """,
-    "about the seconds of something: how many threads are woken, which `threads.how_many.WAKING`, `WAITING` try": """
+    "about the seconds of something: how many threads are woken, which `threads.pool.WAKING`, `WAITING` try": """
         *.SECONDS_PER_*
     """,
     "how many bytes something takes, for a message": """

@@ -13,7 +13,7 @@ Values = tuple[Any, ...]
 NEVER = 1 << 40
 
 _CENTERS: Mapping[str, Mapping[str, Values]] = {
-    "threads.how_many": {"WAKING": (1e-12, 1.0), "WAITING": (1e-12, 1.0)},
+    "threads.pool": {"WAKING": (1e-12, 1.0), "WAITING": (1e-12, 1.0)},
     "passes.limits": {"SORT_UP_TO": (1, NEVER)},
     "passes.host": {
         "PART_BYTES": (1 << 10, NEVER), "RUN": (8, 1 << 20), "ROWS_PER_LONG_SPAN": (1, NEVER),

@@ -17,12 +17,13 @@ from cases import CASES, C, Case, N, Problem, State, alike, hosts
 from globular.data.open import as_source
 from globular.passes.cpu import CpuShard
 from globular.passes.cpu.expect.remembered import Kept
-from globular.passes.many import SplitShard, StreamShard
+from globular.passes.many import StreamShard
 from globular.seam import answers, mixture_passes, passes, tree_passes
 from globular.seam.among import HardAmong, SoftAmong
 from globular.seam.mixture_passes import Expect
 from globular.seam.passes import AddSeeds, Assign, Change, Locate, Pass, ScatterLabels, Take
 from globular.seam.tree_passes import Opening
+from reference.split import SplitShard
 
 CUTS = [0, 50, 100, 150, N]
 FORMS = {"float64": False, "float32 weighted": True, "csr64 weighted": True}
@@ -50,7 +51,7 @@ def on_dask(p: Problem, client: Any) -> Any:
     import dask.array as da
 
     from globular.passes.dask import DaskShard
-    from globular.passes.dask.partitions import collection_partitions
+    from globular.passes.dask.workers import collection_partitions
 
     sizes = tuple(b - a for a, b in pairwise(CUTS))
     rows = da.from_array(p.matrix, chunks=(sizes, 3), asarray=False)

@@ -20,13 +20,14 @@ from globular.passes.cpu import CpuShard
 from globular.passes.cpu.shard import BlockShard
 from globular.passes.dask.messages import Log, Work
 from globular.passes.host import RUN
-from globular.passes.many import SplitShard, StreamShard
+from globular.passes.many import StreamShard
 from globular.seam.among import Down, Remembered
 from globular.seam.mixture_passes import Expect
 from globular.seam.passes import AddSeeds, Assign, Moments, Project, Relabel, Spare, SumByLabel
 from globular.seam.shard import PointState, Shard
 from globular.seam.tree_passes import ExpectCells, Gains, OpenGaining, OpenRows, Plant, TakeCells
 from makers import blobs
+from reference.split import SplitShard
 
 PUBLIC_MEMBERS = {
     "n_rows", "n_columns", "n_threads", "total_weight", "labels", "lacks", "run", "why_not", "take", "locate", "subset",

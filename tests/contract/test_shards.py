@@ -16,13 +16,14 @@ from globular.data.open import as_source
 from globular.errors import DataError, UnsupportedPassError
 from globular.model.gaussian import isotropic_mixture
 from globular.passes.cpu import CpuShard, sums
-from globular.passes.many import SplitShard, StreamShard
+from globular.passes.many import StreamShard
 from globular.seam.among import Remembered
 from globular.seam.mixture_passes import Expect, RowsOf
 from globular.seam.passes import Assign, Farthest, Pass
 from globular.seam.shard import PointState, Shard
 from makers import Rows, blobs, in_form, lattice, weights_for
 from reference import assign as reference
+from reference.split import SplitShard
 
 RAGGED = [0, 1, 3, 40, 41, 130, 240, 300]
 """Where seven shards of 300 rows begin and end."""

@@ -32,7 +32,7 @@ from globular.errors import DataError, MemoryBudgetError
 from globular.estimators import inputs, validation
 from globular.export import centers_from
 from globular.io import open_source
-from globular.passes.dask.partitions import rows_from_chunk
+from globular.passes.dask.workers import rows_from_chunk
 from globular.seeding import kmeans_plus_plus
 from globular.selection import select
 from makers import blobs

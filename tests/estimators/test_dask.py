@@ -39,13 +39,13 @@ from globular.model.covariances import COLUMNS
 from globular.model.gaussian import isotropic_mixture
 from globular.model.statistics import PairStatistics
 from globular.passes.cpu import CpuShard
-from globular.passes.many import SplitShard
 from globular.seam.among import All, Neighbors, Probe, Remembered
 from globular.seam.mixture_passes import Expect
 from globular.seam.passes import AddSeeds, Assign, Effect, Pass, ScatterLabels
 from globular.seam.shard import Shard
 from globular.seam.tree_passes import ExpectCells, Gains, OpenGaining, OpenHeld, Plant, TakeCells
 from makers import Rows, blobs, weights_for
+from reference.split import SplitShard
 
 pytest.importorskip("distributed", reason='needs Dask: pip install "globular[dask]"')
 
@@ -57,7 +57,7 @@ from globular.passes.dask import DaskShard
 from globular.passes.dask import cluster as cluster_module
 from globular.passes.dask import messages as log_module
 from globular.passes.dask.messages import pack, unpack
-from globular.passes.dask.partitions import collection_partitions
+from globular.passes.dask.workers import collection_partitions
 
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
 

@@ -17,9 +17,9 @@ from globular import BernoulliMixture, PoissonMixture, VonMisesFisherMixture
 from globular.algorithms.mixtures import exponential
 from globular.model.exponential import Bernoulli, Directions, Poisson
 from globular.passes.cpu import CpuShard
-from globular.passes.many import SplitShard
 from globular.seam.mixture_passes import Survey
 from reference import linear
+from reference.split import SplitShard
 
 KINDS: dict[str, tuple[type, type]] = {
     "von Mises-Fisher": (VonMisesFisherMixture, Directions),

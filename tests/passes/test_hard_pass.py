@@ -20,7 +20,7 @@ from globular.passes.cpu.engine.label import CENTER_CHUNK
 from globular.passes.cpu.engine.rows import CANCELLED
 from globular.passes.cpu.shard import OFFSET_ROWS
 from globular.seam.passes import Assign, Farthest, Relabel, ScatterLabels
-from globular.threads import how_many
+from globular.threads import pool
 from makers import SHARD_FORMS, Rows, blobs, in_form, lattice, weights_for
 from reference import assign as reference
 
@@ -292,7 +292,7 @@ def test_labels_of_many_centers_are_work_for_many_threads(monkeypatch: pytest.Mo
         share(call, queue, n_threads, **how)
 
     monkeypatch.setattr(on_rows, "share_kernel", noted)
-    monkeypatch.setattr(how_many, "WAKING", 1e-5)  # as with the library
+    monkeypatch.setattr(pool, "WAKING", 1e-5)  # as with the library
     X = np.random.default_rng(0).normal(size=(20_000, 4)).astype(np.float32)
     CpuShard(X, n_threads=16).run(Assign(X[:2000].astype(np.float64), want="labels"))
     assert threads == [16]

@@ -23,10 +23,10 @@ from globular.passes.cpu import CpuShard, center_scores
 from globular.passes.cpu.assign import batch as cpu_batch
 from globular.passes.cpu.assign import votes as cpu_votes
 from globular.passes.cpu.sums import cut_runs
-from globular.passes.many import SplitShard
 from globular.seam.passes import Assign, AssignBatch
 from makers import SHARD_FORMS, Rows, blobs, in_form, weights_for
 from reference import assign as reference
+from reference.split import SplitShard
 
 
 def groups_of(kind: str, centers: Rows) -> CenterGroups:
@@ -217,7 +217,7 @@ def test_same_bits_for_any_number_of_threads(kind: str, monkeypatch: pytest.Monk
     monkeypatch.setattr(center_scores, "ROWS_PER_PRODUCT", 64)
     monkeypatch.setattr(center_scores, "ROWS_PER_THREAD", 64)
     monkeypatch.setattr(cpu_batch, "SEARCHED_AT_ONCE", 64)
-    monkeypatch.setattr(threads.how_many, "WAKING", 1e-12)
+    monkeypatch.setattr(threads.pool, "WAKING", 1e-12)
     monkeypatch.setattr(cpu_votes, "ROWS_PER_LABELLED_SPAN", 50)
     rows = blobs(n=1000, C=5, D=6)
     found = []

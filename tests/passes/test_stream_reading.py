@@ -16,9 +16,10 @@ from globular.data.open import as_source
 from globular.data.sources import ChosenRows, RowRange
 from globular.errors import DataError
 from globular.model.nested import Batch, NestedSearch
-from globular.passes.many import StreamShard, TreeSum, tree_total
+from globular.passes.many import StreamShard, TreeSum
 from globular.seam.passes import Assign, AssignBatch, ScatterLabels
 from makers import blobs
+from reference.split import tree_total
 
 
 def test_files_are_read_by_another_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -43,7 +43,7 @@ def blas_threads() -> set[int]:
 
 @pytest.mark.parametrize("interpreted", [False, True])
 def test_as_many_threads_wake_as_are_soonest_done(interpreted: bool) -> None:
-    each = threads.how_many.WAITING if interpreted else threads.how_many.WAKING
+    each = threads.pool.WAITING if interpreted else threads.pool.WAKING
 
     def seconds(n: int, work: float) -> float:
         return work / n + n * each

@@ -242,7 +242,7 @@ def small_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(neighborhoods, "SEARCHED_AT_ONCE", 16)
     monkeypatch.setattr(neighborhoods, "GATHERED_ROWS", 16)
     monkeypatch.setattr(cells, "PREPARED_AT_ONCE", 16)
-    monkeypatch.setattr(threads.how_many, "WAKING", 1e-12)
+    monkeypatch.setattr(threads.pool, "WAKING", 1e-12)
     monkeypatch.setattr(sums, "SEARCHED_AT_ONCE", 16)
     monkeypatch.setattr(sums, "ROWS_PER_TASK", 16)
 

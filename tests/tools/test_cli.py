@@ -755,7 +755,7 @@ def test_version_and_help(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_bug_is_not_hidden(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("globular.cli.info.open_tables", lambda *a, **k: {}["bug"])
+    monkeypatch.setattr("globular.cli.options.open_tables", lambda *a, **k: {}["bug"])
     with pytest.raises(KeyError):
         command("info", data)
 

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 import globular
-from globular.persistence import read_info
-from globular.persistence.values import renewed
+from globular.persistence import read_info, renewed
 from models.make import FOLDER, MODELS, rows, rows_for
 
 SAVED = sorted(path.parent for path in FOLDER.glob("*/*/labels.npy"))

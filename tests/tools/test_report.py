@@ -31,9 +31,8 @@ from globular.data.open import as_source
 from globular.datasets import many_blobs
 from globular.errors import DataError
 from globular.model.history import STAGES, History, Record
-from globular.report import pictures, write_report
+from globular.report import percent, pictures, write_report
 from globular.report.clusters import centers_of, describe_clusters, project, scan
-from globular.report.figures import percent
 from tests.browser import Browser, find_browser
 
 X = many_blobs(600, 12, 5, unevenness=0.8, random_state=0).X

@@ -120,7 +120,7 @@ def _draw(folder: Path, X: Array, results: list[Result]) -> list[Path]:
     except ImportError:
         say('no pictures: matplotlib is not installed; pip install "globular[plot]"')
         return []
-    from globular.io.files import write_whole
+    from globular.io import write_whole
     from globular.plotting import plot_clusters, plot_history, plot_time_quality
 
     model = results[0].model

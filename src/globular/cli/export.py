@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Option
 
 from globular.cli import options
-from globular.cli.inputs import load_model, open_for, open_weighted, split_columns, with_standard_input
+from globular.cli.options import load_model, open_for, open_weighted, split_columns, with_standard_input
 from globular.cli.shared import bar_of_rows, check_output, output, print_next, print_written
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def coreset(
 ) -> None:
     """Draw rows that stand for all of DATA, with a column of weights."""
     from globular import coresets
-    from globular.data.columns import column_names
+    from globular.data.blocks import column_names
     from globular.errors import DataError
     from globular.io import write_table
 

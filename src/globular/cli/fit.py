@@ -10,8 +10,6 @@ import typer
 from typer import Option
 
 from globular.cli import options
-from globular.cli.inputs import dask_workers, on_workers, open_weighted, split_columns, with_standard_input
-from globular.cli.options import Model, check_found, model_there, new_model, set_given, size_of
 from globular.cli.predict import Wanted, blocks_of_answers
 from globular.cli.select import find_size
 from globular.cli.shared import EXIT_INTERRUPTED, check_output, output, print_next, print_table, refuse_input, say
@@ -46,7 +44,9 @@ def fit(
             help="Number of clusters, or auto (see globular select); for infinite mixtures the most, if any.",
         ),
     ] = None,
-    model: Annotated[Model | None, Option(help=f"What to fit: {', '.join(Model)}; kmeans by default.")] = None,
+    model: Annotated[
+        options.Model | None, Option(help=f"What to fit: {', '.join(options.Model)}; kmeans by default.")
+    ] = None,
     algorithm: Annotated[
         str | None,
         Option(help="auto (default); exact, lloyd or probing for kmeans, em, nested, variational or chunky for gmm."),
@@ -98,13 +98,13 @@ def fit(
     from globular.persistence import save
 
     refuse_input(folder, data)
-    found = model_there(folder, resume=resume, force=force, quiet=quiet)
+    found = options.model_there(folder, resume=resume, force=force, quiet=quiet)
     if labels is not None:
         check_output(labels, options.LABEL_SUFFIXES, "a table of labels", data, weights, force=force)
         if folder.resolve().is_relative_to(labels.resolve()):
             raise ValueError(f"--labels {labels}: the model of -o {folder} goes there; choose another name")
-    names, paths = split_columns(columns), with_standard_input(data)
-    source, sample_weight = open_weighted(paths, names, weights)
+    names, paths = options.split_columns(columns), options.with_standard_input(data)
+    source, sample_weight = options.open_weighted(paths, names, weights)
     if names is None and weights is not None and not Path(weights).is_file():
         names = getattr(source, "column_names", None)  # all but the weights
     given = {
@@ -112,13 +112,13 @@ def fit(
         "covariance_type": covariance_type, "max_iter": max_iter, "max_time": max_time, "tol": tol,
         "random_state": seed, "n_threads": threads, "device": device,
     }  # fmt: skip
-    estimator = new_model(model or Model.KMeans, n_clusters) if found is None else found
+    estimator = options.new_model(model or options.Model.KMeans, n_clusters) if found is None else found
     if found is not None:
-        check_found(found, folder, model, n_clusters, source)
-    set_given(estimator, given, settings or ())
-    with dask_workers(scheduler, workers) as distributed:
-        X = on_workers(paths, source, names) if distributed else source
-        if n_clusters == "auto" and size_of(estimator) != "max_components":
+        options.check_found(found, folder, model, n_clusters, source)
+    options.set_given(estimator, given, settings or ())
+    with options.dask_workers(scheduler, workers) as distributed:
+        X = options.on_workers(paths, source, names) if distributed else source
+        if n_clusters == "auto" and options.size_of(estimator) != "max_components":
             find_size(estimator, X, sample_weight, quiet=quiet)
         code = _run(estimator, X, sample_weight, folder, checkpoint_every, warm=found is not None, quiet=quiet)
         save(estimator, folder)
@@ -165,7 +165,7 @@ def _run(
 def _report(
     estimator: Any, source: Source, data: Sequence[str], names: Sequence[str] | None, folder: Path, labels: Path | None
 ) -> None:
-    from globular.report.figures import mean_squared_error
+    from globular.report import mean_squared_error
 
     console, history = output(), estimator.history_
     stages = history.stage_seconds

@@ -12,14 +12,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer import Argument, Option
 
-from globular.cli.inputs import load_model, open_for, open_tables, split_columns, with_standard_input
-from globular.cli.options import ColumnsOption, RowsOption
+from globular.cli import options
 from globular.cli.shared import as_options, output, print_columns, print_next, print_table, printable
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from globular.data.columns import Column
+    from globular.data.blocks import Column
     from globular.estimators.certificates import Certificate
     from globular.model.history import History
     from globular.persistence import ModelInfo
@@ -46,8 +45,8 @@ def info(
     paths: Annotated[
         list[str], Argument(metavar="MODEL_OR_DATA", help="A model folder, or data files.", show_default=False)
     ],
-    columns: ColumnsOption = None,
-    data: RowsOption = None,
+    columns: options.ColumnsOption = None,
+    data: options.RowsOption = None,
     as_json: Annotated[bool, Option("--json", help="As JSON, for programs.")] = False,
 ) -> None:
     """Describe a model or data files: columns, types, rows.
@@ -65,7 +64,7 @@ def info(
         return
     if data is not None:
         raise typer.BadParameter("needs a model to be held against these rows", param_hint="--data")
-    contents = describe(with_standard_input(paths), columns)
+    contents = describe(options.with_standard_input(paths), columns)
     if as_json:
         print(json.dumps(asdict(contents), indent=2))
     else:
@@ -80,7 +79,7 @@ def describe(data: Sequence[str], columns: str | None = None) -> Contents:
     table = described(data[0])
     arrays = [f"{name} ({' × '.join(map(str, shape))} {dtype})" for name, shape, dtype in arrays_in(data[0])]
     try:
-        source = open_tables(data, split_columns(columns))
+        source = options.open_tables(data, options.split_columns(columns))
     except DataError as error:
         if table is None and len(arrays) < 2:
             raise
@@ -100,10 +99,10 @@ def _certificate(folder: str, data: Sequence[str], columns: str | None) -> Certi
     """What a truncated model misses on these rows; None if it looks at all clusters."""
     from globular.estimators.certificates import Certificate, is_truncated
 
-    model = load_model(Path(folder), None)
+    model = options.load_model(Path(folder), None)
     if not is_truncated(model):
         return None
-    found = model.certificate(open_for(model, with_standard_input(data), columns))
+    found = model.certificate(options.open_for(model, options.with_standard_input(data), columns))
     assert isinstance(found, Certificate)
     return found
 
@@ -156,7 +155,7 @@ def _show_history(console: Console, history: History) -> None:
 def _show_data(console: Console, data: Sequence[str], found: Contents, columns: str | None) -> None:
     import numpy as np
 
-    from globular.io.files import file_size
+    from globular.io import file_size
 
     rows: list[tuple[str, Any]] = [
         ("rows", None if found.n_rows is None else f"{found.n_rows:,}"),

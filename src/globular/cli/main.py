@@ -21,7 +21,7 @@ from globular.cli.fit import fit
 from globular.cli.info import info
 from globular.cli.predict import predict
 from globular.cli.select import select
-from globular.cli.shared import EXIT_INTERRUPTED, FAILED, as_options, log_level_restored, say, warnings_as_lines
+from globular.cli.shared import EXIT_INTERRUPTED, FAILED, as_options, messages_as_lines, say
 from globular.errors import GlobularError
 
 app = typer.Typer(name="globular", epilog="New here? Run: globular demo", add_completion=False, rich_markup_mode="rich")
@@ -52,7 +52,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
     command = _without_types(typer.main.get_command(app))
     given = sys.argv[1:] if arguments is None else list(arguments)
     try:
-        with warnings_as_lines(), log_level_restored():
+        with messages_as_lines():
             code = command.main(args=given or ["--help"], prog_name="globular", standalone_mode=False)
     except (KeyboardInterrupt, typer.Abort):
         code = EXIT_INTERRUPTED

@@ -1,10 +1,18 @@
-"""The estimators as the command calls them, and its options and arguments with what their help says."""
+"""What the commands are told: options and arguments with what their help says, and the tables, weights, models and Dask
+workers that they name.
+"""
 
 from __future__ import annotations
 
+import atexit
 import logging
+import shutil
+import sys
+import tempfile
+import warnings
 from ast import literal_eval
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,9 +20,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Argument, Option
 
 from globular.cli.shared import say
+from globular.errors import import_extra
 
 if TYPE_CHECKING:
-    from globular.data.blocks import Source
+    from numpy.typing import NDArray
+
+    from globular.data.blocks import Column, Source
 
 SIZES = ("n_clusters", "n_components", "max_components")
 """What the estimators call the number that ``-k`` gives."""
@@ -162,3 +173,195 @@ def _hush(quiet: bool) -> bool:
 
 
 QuietOption = Annotated[bool, Option("--quiet", "-q", callback=_hush, help="No progress bar, no summary.")]
+
+
+_BEGINNINGS = {
+    b"\x93NUMPY": ".npy", b"PK\x03\x04": ".npz", b"PAR1": ".parquet", b"ARROW1": ".feather", b"\x89HDF": ".h5",
+    b"\x1f\x8b": ".csv.gz", b"{": ".jsonl", b"[": ".jsonl",
+}  # fmt: skip
+"""How files begin, for what comes without a name."""
+
+
+def split_columns(text: str | None) -> list[str] | None:
+    """Take ``a,b,c`` apart."""
+    if text is None:
+        return None
+    names = [name.strip() for name in text.split(",")]
+    if not all(names):
+        raise ValueError(f"--columns {text!r} has an empty name; write it as a,b,c")
+    return names
+
+
+def with_standard_input(data: Sequence[str]) -> list[str]:
+    """The same names, ``-`` replaced by a file with what comes from standard input."""
+    return [_kept_input() if name == "-" else name for name in data]
+
+
+def _kept_input() -> str:
+    """A file for the time of this process: tables are read several times, standard input only once."""
+    stream = sys.stdin.buffer
+    first = stream.read(1 << 16)
+    if not first:
+        raise ValueError("-: standard input is empty; pipe a table into the command")
+    begins = (suffix for begin, suffix in _BEGINNINGS.items() if first.lstrip(b" \r\n").startswith(begin))
+    folder = tempfile.mkdtemp(prefix="globular-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    path = Path(folder, f"stdin{next(begins, '.csv')}")
+    with path.open("wb") as file:
+        file.write(first)
+        shutil.copyfileobj(stream, file)
+    return str(path)
+
+
+def open_tables(data: Sequence[str], columns: Sequence[str] | None) -> Source:
+    """The rows of all files, one below the other."""
+    from globular.data.open import Files
+
+    return Files(tuple(data), None if columns is None else tuple(columns)).open()
+
+
+def describe_tables(data: Sequence[str]) -> tuple[int, list[Column]] | None:
+    """The rows of all files and the columns of the first, whatever they hold; None where columns have no names."""
+    from globular.data.formats import described
+
+    found = [described(name) for name in data]
+    if any(each is None or any(not column.name for column in each[1]) for each in found):
+        return None
+    known = [each for each in found if each is not None]
+    return sum(n_rows for n_rows, _ in known), known[0][1]
+
+
+def load_model(folder: Path, n_threads: int | None = None) -> Any:
+    """Load the model of a folder; `n_threads` replaces its own number of threads."""
+    from globular.persistence import load
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # that its init function was not saved matters to fits only
+        model = load(folder)
+    return model if n_threads is None else model.set_params(n_threads=n_threads)
+
+
+def open_for(model: Any, data: Sequence[str], columns: str | None) -> Source:
+    """The columns of a table that a model knows: those asked for, else those of its fit by their names."""
+    from globular.data.blocks import check_columns
+
+    chosen = split_columns(columns)
+    source = open_tables(data, _columns_of(model, data) if chosen is None else chosen)
+    check_columns(source, model.n_features_in_, getattr(model, "feature_names_in_", None))
+    return source
+
+
+def _columns_of(model: Any, data: Sequence[str]) -> list[str] | None:
+    """The columns of the fit, or the only column of lists beside others; None for all that the table has."""
+    described = describe_tables(data)
+    if described is None:
+        return None
+    names = getattr(model, "feature_names_in_", None)
+    if names is not None:
+        return [str(name) for name in names]
+    lists = [column.name for column in described[1] if column.kind == "lists"]
+    return lists if len(lists) == 1 < len(described[1]) else None
+
+
+def open_weighted(
+    data: Sequence[str], columns: Sequence[str] | None, weights: str | None
+) -> tuple[Source, NDArray[Any] | None]:
+    """Open the table, without the column of weights if that is a part of it, and read the weights."""
+    if weights is None:
+        return open_tables(data, columns), None
+    if Path(weights).is_file():
+        source = open_tables(data, columns)
+        values = _weights_from_file(Path(weights))
+    else:
+        coordinates = _columns_but(data, weights) if columns is None else columns
+        if weights in coordinates:
+            raise ValueError(f"--weights {weights}: also in --columns; a weight is not a coordinate")
+        source = open_tables(data, coordinates)
+        values = _only_column(open_tables(data, [weights]))
+    if len(values) != source.n_rows:
+        raise ValueError(f"--weights {weights}: {len(values):,} weights for {source.n_rows:,} rows")
+    return source, values
+
+
+def _weights_from_file(path: Path) -> NDArray[Any]:
+    import numpy as np
+
+    from globular.errors import DataError
+
+    if path.suffix.lower() == ".npy":  # usually a one-dimensional array, which is not a table
+        try:
+            stored = np.load(path, mmap_mode="r", allow_pickle=False)  # refuses a header that declares too much
+            if stored.ndim == 1:
+                return np.load(path, allow_pickle=False)
+        except (ValueError, EOFError) as error:
+            raise DataError(f"{path}: not a complete .npy file of numbers ({error})") from error
+    return _only_column(open_tables([str(path)], None))
+
+
+def _only_column(table: Source) -> NDArray[Any]:
+    """The values of a table with one column, as a vector."""
+    import numpy as np
+
+    from globular.errors import DataError
+
+    if table.n_columns != 1:
+        raise DataError(f"{table.name}: weights are one column, this has {table.n_columns}")
+    rows: Any = table.whole()
+    return np.asarray(rows.toarray() if table.is_sparse else rows).ravel()
+
+
+def _columns_but(data: Sequence[str], weight_column: str) -> list[str]:
+    """All columns of the table except the weights."""
+    described = describe_tables(data)
+    if described is None:
+        raise ValueError(
+            f"--weights {weight_column}: there is no such file, and the columns of {data[0]} have no names; give a file"
+        )
+    names = [column.name for column in described[1]]
+    if weight_column not in names:
+        raise ValueError(f"--weights {weight_column}: neither a file nor a column of {data[0]}")
+    return [name for name in names if name != weight_column]
+
+
+@contextmanager
+def dask_workers(scheduler: str | None, n_workers: int | None) -> Iterator[bool]:
+    """Make a client the current one if either option was given; says whether there is one."""
+    if scheduler is None and n_workers is None:
+        yield False
+        return
+    if scheduler is not None and n_workers is not None:
+        raise ValueError("--scheduler and --workers exclude each other; leave one of them out")
+    Client = import_extra("distributed", "distributed", "dask", "working on Dask workers").Client
+    with ExitStack() as stack:
+        target = stack.enter_context(_local_cluster(n_workers)) if scheduler is None else scheduler
+        try:
+            client = stack.enter_context(Client(target, set_as_default=False, timeout="30s"))
+        except OSError as error:
+            raise ValueError(f"--scheduler {scheduler}: no Dask scheduler answers there ({error})") from error
+        stack.enter_context(client.as_current())
+        yield True
+
+
+def _local_cluster(n_workers: int | None) -> Any:
+    """Worker processes that share this machine's cores."""
+    import logging
+
+    from distributed import LocalCluster
+
+    from globular.threads import default_threads
+
+    return LocalCluster(
+        n_workers=n_workers,
+        threads_per_worker=max(1, default_threads() // (n_workers or 1)),
+        processes=True,
+        dashboard_address=":0",
+        silence_logs=logging.ERROR,
+    )
+
+
+def on_workers(data: Sequence[str], source: Source, columns: Sequence[str] | None) -> Any:
+    """DATA as files that the workers read, with the columns of `source` where those were chosen."""
+    from globular.data.open import Files
+
+    chosen = None if columns is None else (getattr(source, "column_names", None) or columns)
+    return Files(tuple(data), None if chosen is None else tuple(chosen))

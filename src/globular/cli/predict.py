@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Option
 
 from globular.cli import options
-from globular.cli.inputs import dask_workers, load_model, on_workers, open_for, with_standard_input
+from globular.cli.options import dask_workers, load_model, on_workers, open_for, with_standard_input
 from globular.cli.shared import bar_of_rows, check_output, output, rows_per_block
 
 if TYPE_CHECKING:

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Option
 
 from globular.cli import options
-from globular.cli.inputs import open_weighted, split_columns, with_standard_input
-from globular.cli.options import size_of
+from globular.cli.options import open_weighted, size_of, split_columns, with_standard_input
 from globular.cli.shared import check_output, output, print_columns, print_next, say
 
 if TYPE_CHECKING:

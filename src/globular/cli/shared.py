@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -85,36 +85,26 @@ def print_columns(
 
 
 @contextmanager
-def log_level_restored() -> Iterator[None]:
-    """Undo what ``--quiet`` has done to the library's log; a process may run several commands."""
+def messages_as_lines() -> Iterator[None]:
+    """Show a user's warnings as lines of the command, and no others; ``python -W`` still has its say.
+
+    What ``--quiet`` does to the library's log is undone in the end: a process may run several commands.
+    """
+
+    def show(message: Warning | str, *where: Any) -> None:
+        say(f"warning: {as_options(' '.join(str(message).split()))}")
+
     logger = logging.getLogger("globular")
     before = logger.level
     try:
-        yield
+        with warnings.catch_warnings():
+            warnings.showwarning = show  # type: ignore[assignment]
+            if not sys.warnoptions:
+                warnings.simplefilter("ignore")
+                warnings.simplefilter("default", UserWarning)
+            yield
     finally:
         logger.setLevel(before)
-
-
-@contextmanager
-def warnings_as_lines() -> Iterator[None]:
-    """Show a user's warnings as lines of the command, and no others; ``python -W`` still has its say."""
-
-    def show(
-        message: Warning | str,
-        category: type[Warning],
-        filename: str,
-        lineno: int,
-        file: TextIO | None = None,
-        line: str | None = None,
-    ) -> None:
-        say(f"warning: {as_options(' '.join(str(message).split()))}")
-
-    with warnings.catch_warnings():
-        warnings.showwarning = show
-        if not sys.warnoptions:
-            warnings.simplefilter("ignore")
-            warnings.simplefilter("default", UserWarning)
-        yield
 
 
 def bar_of_rows(name: str, *, shown: bool) -> Progress:
@@ -136,7 +126,7 @@ def check_output(
     path: Path, suffixes: tuple[str, ...], what: str, data: Sequence[str], weights: str | None = None, *, force: bool
 ) -> None:
     """Refuse a file that cannot be written, that is an input of the command, or that exists already without `force`."""
-    from globular.io.files import check_file
+    from globular.io import check_file
 
     target = check_file(path, suffixes, what)
     refuse_input(target, [*data, weights] if weights is not None and Path(weights).is_file() else data)
@@ -160,7 +150,7 @@ def refuse_input(target: Path, inputs: Sequence[str]) -> None:
 def print_written(path: Path, what_next: str = "") -> None:
     """Name a file that is complete, and its size."""
     from globular.data.formats import expanded
-    from globular.io.files import file_size
+    from globular.io import file_size
 
     size = file_size(expanded(path).stat().st_size)
     output().print(f"Written: {path} ({size}){what_next}", soft_wrap=True)

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from globular.data.columns import Column, choose_numbers
+from globular.data.blocks import Column, choose_numbers
 from globular.data.streamed import FileVersion, StreamedSource
 from globular.errors import DataError, import_extra
 

@@ -11,8 +11,7 @@ from typing import Any, TypeAlias
 
 from globular.data.arrow_files import ArrowSource, describe_arrow
 from globular.data.binary_files import VecsSource, arrays_in_npz, open_npy, open_npz
-from globular.data.blocks import Source, check_not_empty
-from globular.data.columns import Column
+from globular.data.blocks import Column, Source, check_not_empty
 from globular.data.hdf5_files import HDF5Source, arrays_in_hdf5
 from globular.data.sources import CSRSource, concatenate
 from globular.data.streamed import FileVersion

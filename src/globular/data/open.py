@@ -18,8 +18,7 @@ from scipy import sparse
 
 from globular.data.arrow_files import ArrowRows
 from globular.data.binary_files import open_memmap
-from globular.data.blocks import Source, check_not_empty
-from globular.data.columns import Column, choose_columns, choose_numbers
+from globular.data.blocks import Column, Source, check_not_empty, choose_columns, choose_numbers
 from globular.data.formats import expanded, open_path, parts_of
 from globular.data.sources import ArraySource, CSRSource, concatenate
 from globular.errors import DataError

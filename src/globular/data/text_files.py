@@ -25,7 +25,7 @@ from typing import Any, BinaryIO
 from numpy.typing import NDArray
 
 from globular.data.arrow_files import ArrowRows, describe_schema, first_line
-from globular.data.columns import Column, reading
+from globular.data.blocks import Column, reading
 from globular.data.streamed import PIECE_BYTES, FileVersion, StreamedSource
 from globular.errors import DataError, import_extra
 from globular.machine import check_fits

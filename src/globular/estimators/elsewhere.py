@@ -20,7 +20,7 @@ from globular.data.open import are_not_numbers, is_collection
 from globular.errors import DataError, DeviceError
 from globular.estimators.parameters import DEVICE
 from globular.passes.dask import current_client
-from globular.passes.dask.partitions import is_frame, rows_from_chunk
+from globular.passes.dask.workers import is_frame, rows_from_chunk
 from globular.passes.registry import cards
 
 logger = logging.getLogger("globular")

@@ -29,8 +29,7 @@ from sklearn.utils.validation import check_is_fitted
 from globular import machine
 from globular.algorithms.kmeans.probing import find_labels
 from globular.algorithms.mixtures.missing import IncompleteRows
-from globular.data.blocks import Source, working_dtype
-from globular.data.columns import reading
+from globular.data.blocks import Source, reading, working_dtype
 from globular.data.open import GivenRows, counting_column, is_collection, tell
 from globular.data.sources import choose_rows
 from globular.errors import DataError, DeviceError

@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 from sklearn.utils.validation import check_array, validate_data
 
-from globular.data.blocks import Source, check_table
-from globular.data.columns import check_columns, column_names
+from globular.data.blocks import Source, check_columns, check_table, column_names
 from globular.data.open import UNEVEN, are_not_numbers
 from globular.data.sources import checked_csr
 from globular.errors import DataError

@@ -16,7 +16,7 @@ from globular.data.open import as_source
 from globular.errors import DataError
 from globular.estimators.kmeans import KMeans
 from globular.export.tables import centers_from, load_faiss
-from globular.io.files import check_file, write_whole
+from globular.io import check_file, write_whole
 
 FAISS_SUFFIXES = (".faiss", ".index")
 _ROWS_AT_ONCE = 1 << 16

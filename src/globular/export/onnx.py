@@ -19,7 +19,7 @@ from sklearn.utils.validation import check_is_fitted
 from globular.errors import MemoryBudgetError, import_extra
 from globular.estimators.mixtures import MixtureEstimator
 from globular.export.tables import centers_from
-from globular.io.files import check_file, write_whole
+from globular.io import check_file, write_whole
 from globular.model.cells import median_center
 from globular.model.gaussian import GaussianParameters
 from globular.model.statistics import F64

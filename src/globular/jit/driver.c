@@ -2,7 +2,7 @@
  * thread or on several, without the interpreter's lock.
  *
  * A kernel's machine code takes 8-byte words: a number is one word; an array is two zeros, how many numbers it has, the
- * bytes of one, their address, its shape and its strides. Types are written down as in `signatures.py`, for instance
+ * bytes of one, their address, its shape and its strides. Types are written down as in `library.py`, for instance
  * "i8:1C (f4:2C) f8 b1": what does not match a known text to the letter is left to numba (NotImplemented).
  *
  * Threads that share a kernel wait here between calls: to begin and to end, a thread of Python would have to wait for
@@ -357,7 +357,7 @@ EXPORTED PyObject *globular_function(Kernel *kernel) {
 /* A forked child has the memory of its parent, but not the threads. */
 EXPORTED void globular_forget_threads(void) { idle = NULL; }
 
-/* The highest level of processors (`target.py`) that this one reaches; empty if none. */
+/* The highest level of processors (`library.py`) that this one reaches; empty if none. */
 EXPORTED const char *globular_level(void) {
 #if defined(__x86_64__)
     __builtin_cpu_init();

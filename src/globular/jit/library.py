@@ -35,7 +35,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from globular.jit.sources import closure_digest
-from globular.threads import how_many
+from globular.threads import pool
 
 VARIABLE = "GLOBULAR_JIT"
 CHOICES = ("auto", "fast", "stock")
@@ -213,7 +213,7 @@ def level() -> str | None:
 def _loaded() -> _Library | None:
     found = _load()
     if isinstance(found, str):
-        how_many.WAKING = how_many.WAITING  # then kernels are shared by Python threads
+        pool.WAKING = pool.WAITING  # then kernels are shared by Python threads
         logger.info("kernels are compiled by numba: %s", found)
         return None
     logger.info("kernels are those of the library for %s", found.level)

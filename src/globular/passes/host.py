@@ -278,20 +278,14 @@ def _on_runs(shard: HostShard, queue: NDArray[np.int64], work: Callable[[], obje
 def error_runs(shard: HostShard) -> F64:
     """Σ w d² of every run of rows, as kept by the last pass or taken from the state."""
     if shard.error_runs is None:
-        nothing = np.empty(0, dtype=np.int32)
-        _settle(shard, nothing, nothing)
+        settle(shard, np.empty(0, dtype=np.int32))
     assert shard.error_runs is not None
     return shard.error_runs
 
 
 def settle(shard: HostShard, former: Labels) -> tuple[float, int]:
-    """Σ w d² after a pass, whose runs are kept, and how many rows have another label than before it."""
-    return _settle(shard, former, shard.labels)
-
-
-def _settle(shard: HostShard, former: Labels, labels: Labels) -> tuple[float, int]:
-    """The same for these labels, or for none."""
-    d2, queue = shard.squared_distances, new_queue()
+    """Σ w d² after a pass, whose runs are kept, and how many rows have another label than the former, if there are."""
+    d2, queue, labels = shard.squared_distances, new_queue(), shard.labels if len(former) else former
     shard.error_runs = sums = np.empty(-(-shard.n_rows // RUN))
     changes = np.empty(len(sums), dtype=np.int64)
     _on_runs(shard, queue, lambda: settle_runs(queue, RUN, former, labels, d2, shard.weights, sums, changes))
@@ -335,25 +329,10 @@ def _locate_inside(shard: HostShard, masses: F64, *, errors: bool) -> Index:
     return np.minimum(ends.searchsorted(masses, side="right"), last)
 
 
-@HostShard.implements(passes.Take)
-def take(shard: HostShard, work: passes.Take) -> NDArray[Any]:
-    return shard.take(work.indices, work.what)
-
-
-@HostShard.implements(passes.Locate)
-def locate(shard: HostShard, work: passes.Locate) -> Index:
-    return shard.locate(work.masses, work.by)
-
-
-@HostShard.implements(passes.Total)
-def total(shard: HostShard, work: passes.Total) -> F64:
-    return shard.totals(work.of, work.by, work.n)
-
-
-@HostShard.implements(passes.AllLabels)
-def all_labels(shard: HostShard, work: passes.AllLabels) -> list[Labels]:
-    return [shard.labels]
-
+HostShard.implements(passes.Take)(lambda shard, work: shard.take(work.indices, work.what))
+HostShard.implements(passes.Locate)(lambda shard, work: shard.locate(work.masses, work.by))
+HostShard.implements(passes.Total)(lambda shard, work: shard.totals(work.of, work.by, work.n))
+HostShard.implements(passes.AllLabels)(lambda shard, work: [shard.labels])
 
 BY_METHODS = (passes.Take, passes.Locate, passes.Total, passes.AllLabels, passes.SeedFew, passes.SearchFew)
 """Passes that ask methods of a shard for all they need, wherever rows, weights and state lie."""

@@ -12,22 +12,22 @@ per-row state (4 bytes a row for labels, more for seeding and bounds) and what C
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from globular.data.blocks import Matrix, RowBlock, Source, working_dtype
+from globular.data.blocks import Matrix, Source, working_dtype
 from globular.data.sources import check_rows
 from globular.lazy import cached_property
 from globular.model.nested import Batch, NestedStatistics
 from globular.model.statistics import F64, I64, Floats
 from globular.passes.cpu.shard import BlockShard, CpuShard, local_shard
-from globular.passes.host import PART_BYTES, HostShard
+from globular.passes.host import PART_BYTES
 from globular.seam.among import Need
-from globular.seam.passes import AssignBatch, Index, Labels, Locate, Pass, Result, RowValue, Take, Total
+from globular.seam.passes import AssignBatch, Index, Locate, Pass, Result, RowValue, Take, Total
 from globular.seam.shard import PointState, Shard
 from globular.threads import even_ranges, read_ahead
 
@@ -63,15 +63,6 @@ class TreeSum(Generic[Value]):
                 break  # the sibling will come; without one (past the last part) the value climbs alone
             level, number = level + 1, number // 2
         self.nodes[level, number] = value
-
-
-def tree_total(n_parts: int, merge: Callable[[Any, Any], Any], values: Iterable[Value]) -> Value:
-    """The sum of the values of all parts, given in order."""
-    tree = TreeSum[Value](n_parts, merge)
-    for number, value in enumerate(values):
-        tree.insert(0, number, value)
-    (total,) = tree.nodes.values()
-    return total
 
 
 class SideBySide(Shard):
@@ -152,35 +143,6 @@ class SideBySide(Shard):
 
     def local(self, rows: Floats, weights: F64 | None = None) -> CpuShard:
         return local_shard(rows, weights, self.n_threads)
-
-
-class SplitShard(SideBySide):
-    """Shards side by side in this process; row 0 of each gets the number it has in the whole."""
-
-    def __init__(self, shards: Sequence[HostShard]) -> None:
-        if not shards:
-            raise ValueError("a split needs at least one shard")
-        if len({shard.n_columns for shard in shards}) > 1:
-            raise ValueError("all shards of a split must have the same number of columns")
-        self.shards = self._parts = list(shards)
-        self.n_columns, self.n_threads = shards[0].n_columns, shards[0].n_threads
-        self._ends = np.cumsum([shard.n_rows for shard in shards])
-        for number, shard in enumerate(shards):
-            shard.first_row = self._first(number)
-
-    @property
-    def labels(self) -> Labels:
-        return np.concatenate([shard.labels for shard in self.shards])
-
-    def _merged(self, work: Pass[Result]) -> Result:
-        return tree_total(len(self.shards), work.merge, (shard.run(work) for shard in self.shards))
-
-    def _some(self, work: Mapping[int, Pass[Result]]) -> dict[int, Result]:
-        return {part: self.shards[part].run(own) for part, own in work.items()}
-
-    def local(self, rows: Floats, weights: F64 | None = None) -> Shard:  # type: ignore[override]
-        """Beside the first part, which may lie on a card."""
-        return self.shards[0].local(rows, weights)
 
 
 HELD_BYTES = 256 * 2**20
@@ -277,19 +239,16 @@ class StreamShard(BlockShard):
 
     def parts(self) -> Iterator[CpuShard]:
         for block in read_ahead(self.source.blocks(self.rows_per_part)):
-            yield self._part(block)
+            if not self._checked:
+                check_rows(block.rows, self.source, np.arange(block.start, block.stop))
+            part = self.part_of(block.rows, slice(block.start, block.stop), self.state.view(block.start, block.stop))
+            part.first_row = self.first_row + block.start
+            yield part
         self._checked = True
 
     def row_blocks(self) -> Iterator[tuple[int, NDArray[Any]]]:
         for part in self.parts():
             yield part.first_row - self.first_row, next(part.row_blocks())[1]
-
-    def _part(self, block: RowBlock) -> CpuShard:
-        if not self._checked:
-            check_rows(block.rows, self.source, np.arange(block.start, block.stop))
-        part = self.part_of(block.rows, slice(block.start, block.stop), self.state.view(block.start, block.stop))
-        part.first_row = self.first_row + block.start
-        return part
 
     def part_of(self, rows: Matrix, numbers: Index | slice, state: PointState) -> CpuShard:
         """A shard of the rows with these numbers, which the caller has read and keeps the state of."""

@@ -15,8 +15,7 @@ from sklearn.preprocessing import normalize
 from sklearn.utils.extmath import randomized_svd
 
 from globular.algorithms.kmeans.cells import draw_cells, graph_by_cells
-from globular.data.blocks import Matrix, Source
-from globular.data.columns import check_columns
+from globular.data.blocks import Matrix, Source, check_columns
 from globular.estimators.centroids import CentroidEstimator
 from globular.estimators.checks import check_indices, checked_floats
 from globular.estimators.inputs import open_input

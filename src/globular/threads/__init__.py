@@ -9,16 +9,21 @@ on the number of threads and their results are combined in block order, so 1 thr
 from __future__ import annotations
 
 from globular.threads.blas import single_threaded_blas
-from globular.threads.how_many import (
+from globular.threads.pool import (
     SECONDS_PER_LOOK,
     SECONDS_PER_NUMBER,
     SECONDS_PER_PAIR,
     default_threads,
     even_ranges,
+    map_all,
+    on_all_threads,
+    ordered_map,
+    read_ahead,
     resolve_threads,
+    run_all,
+    to_the_end,
     worth_waking,
 )
-from globular.threads.pool import map_all, on_all_threads, ordered_map, read_ahead, run_all, to_the_end
 
 __all__ = [
     "SECONDS_PER_LOOK",

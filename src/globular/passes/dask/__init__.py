@@ -12,8 +12,8 @@ from globular.errors import MissingExtraError
 from globular.machine import physical_memory
 from globular.model.statistics import F64
 from globular.passes.dask.cluster import Cluster
-from globular.passes.dask.partitions import Partition, collection_partitions, file_partitions
 from globular.passes.dask.shard import DaskShard
+from globular.passes.dask.workers import Partition, collection_partitions, file_partitions
 
 __all__ = ["DaskShard", "are_on_workers", "current_client", "open_on_workers"]
 

@@ -14,8 +14,7 @@ from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
 from typing import Any, TypeVar
 
 from globular.errors import GlobularError
-from globular.passes.dask.partitions import Partition
-from globular.passes.dask.workers import keep_rows
+from globular.passes.dask.workers import Partition, keep_rows
 
 POLL_SECONDS = 1.0
 """How often to look whether all workers are still there while they work."""
@@ -121,10 +120,6 @@ class Cluster:
             return list(await asyncio.wait_for(self.client.run_on_scheduler(function), PATIENCE_SECONDS))
         return None
 
-    async def paused(self) -> set[str]:
-        """Addresses of workers that begin no task because their memory is nearly full."""
-        return set(await self.of_scheduler(_paused) or ())
-
     def _gone(self) -> GlobularError:
         return GlobularError(
             f"the Dask cluster is gone: its scheduler does not answer, and the client is {self.client.status}; connect "
@@ -138,6 +133,7 @@ def client_ids(dask_scheduler: Any = None) -> list[str]:
 
 
 def _paused(dask_scheduler: Any = None) -> list[str]:
+    """Addresses of workers that begin no task because their memory is nearly full."""
     return [address for address, worker in dask_scheduler.workers.items() if worker.status.name == "paused"]
 
 
@@ -179,7 +175,9 @@ async def _wait_for_tasks(cluster: Cluster, owners: dict[Any, str]) -> list[Base
         pending = [future for future in pending if future.status in ("pending", "lost") and owners[future] in alive]
         if len(pending) < len(before):
             give_up = time.monotonic() + PATIENCE_SECONDS
-        elif time.monotonic() >= give_up and (paused := await cluster.paused()).issuperset(map(owners.get, pending)):
+        elif time.monotonic() >= give_up and set(paused := await cluster.of_scheduler(_paused) or ()).issuperset(
+            map(owners.get, pending)
+        ):
             raise GlobularError(
                 f"workers are too full to load their parts of X: {', '.join(sorted(paused))} have paused; "
                 "give them more memory, or use more workers"

@@ -3,8 +3,7 @@
 A `DaskShard` is a shard like any other: its parts are partitions of the data, each a `CpuShard` or a `StreamShard` in
 the memory of a worker, with the per-point state beside the rows. Parameters go out, additive statistics come back;
 rows and state stay where they are. Algorithms do not notice. Sums are added in a fixed tree over the parts (`TreeSum`),
-the same as in a `SplitShard`, so results do not depend on the number of workers and equal those of a split into the
-same parts bit for bit.
+so results do not depend on the number of workers, and equal bit for bit those of one process with the same parts.
 
 Parts go to workers in runs of neighbours, so that a worker can add up most of its own. A request travels down a tree of
 workers and its answers come back up it: every link carries the parameters once and one sum once, and the client
@@ -34,8 +33,7 @@ from globular.model.statistics import F64
 from globular.passes.dask import workers
 from globular.passes.dask.cluster import Cluster, client_ids, load_rows
 from globular.passes.dask.messages import SNAPSHOT_BYTES, Log, Post, Reply, Request, Work, halves
-from globular.passes.dask.partitions import Partition
-from globular.passes.dask.workers import PartInfo, PartOptions, RowsInfo
+from globular.passes.dask.workers import PartInfo, Partition, PartOptions, RowsInfo
 from globular.passes.many import SideBySide
 from globular.seam.passes import AllLabels, Assign, Labels, Pass, Result, Take
 from globular.seam.tree_passes import ReadFrontier

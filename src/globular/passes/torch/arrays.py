@@ -262,10 +262,6 @@ def _bincount(x: Any, weights: Any = None, minlength: int = 0) -> Any:
     return DeviceArray(torch.bincount(x.tensor, minlength=minlength))
 
 
-def _argsort(a: Any, axis: int = -1, kind: str | None = None) -> Any:
-    return DeviceArray(torch.argsort(a.tensor, dim=axis, stable=True))
-
-
 def _cumsum(a: Any) -> Any:
     is_whole = not a.tensor.dtype.is_floating_point  # torch's running sums of floats are not always the same
     return DeviceArray(torch.cumsum(a.tensor, dim=0)) if is_whole else NotImplemented
@@ -300,23 +296,19 @@ def _norm(x: Any, ord: Any = None, axis: int | None = None, keepdims: bool = Fal
     return DeviceArray(torch.sqrt((x.tensor * x.tensor).sum(dim=axis, keepdim=keepdims)))
 
 
-def _fill_diagonal(a: Any, value: float) -> None:
-    a.tensor.fill_diagonal_(value)
-
-
 _IN_PLACE = {np.copyto, np.put, np.place, np.putmask, np.put_along_axis}
 _FUNCTIONS: dict[Any, Callable[..., Any]] = {
     np.einsum: _einsum,
     np.concatenate: _concatenate,
     np.where: _where,
     np.bincount: _bincount,
-    np.argsort: _argsort,
+    np.argsort: lambda a, axis=-1, kind=None: DeviceArray(torch.argsort(a.tensor, dim=axis, stable=True)),
     np.cumsum: _cumsum,
     np.unique: _unique,
     np.vdot: _vdot,
     np.repeat: _repeat,
     np.linalg.norm: _norm,
-    np.fill_diagonal: _fill_diagonal,
+    np.fill_diagonal: lambda a, value: a.tensor.fill_diagonal_(value),
     np.sort: lambda a: DeviceArray(torch.sort(a.tensor).values),
     np.diff: lambda a: DeviceArray(torch.diff(a.tensor)),
     np.flatnonzero: lambda a: DeviceArray(torch.nonzero(a.tensor.reshape(-1))[:, 0]),

@@ -21,11 +21,6 @@ FEW = 3
 """New seeds up to which each is measured by differences at once."""
 
 
-def _zero_level(shard: TorchShard) -> float:
-    """Squared distance to a new seed up to which a row counts as equal to it: unit rows differ by rounding."""
-    return (4 * torch.finfo(shard.exact).eps) ** 2 if shard.scales is not None else 0.0
-
-
 def _distances_to(shard: TorchShard, seeds: Any) -> tuple[Any, Any]:
     """The closest seed of every row, and the squared distance to it."""
     aim, found = Aim(shard, seeds), torch.full_like(shard.seed_tensor, -1)
@@ -42,7 +37,9 @@ def add_seeds(shard: TorchShard, work: AddSeeds) -> PotentialStatistics:
         d2.fill_(float("inf"))
         seeds.fill_(-1)
     found, squared = _distances_to(shard, work.seeds)
-    squared = torch.where(squared <= _zero_level(shard), 0.0, squared)
+    # rows that are equal count as such: unit rows differ by rounding
+    equal = (4 * torch.finfo(shard.exact).eps) ** 2 if shard.scales is not None else 0.0
+    squared = torch.where(squared <= equal, 0.0, squared)
     closer = squared < d2
     d2.copy_(torch.where(closer, squared, d2))
     seeds.copy_(torch.where(closer, found + work.n_before, seeds))

@@ -55,11 +55,8 @@ class Costs:
         log_determinants = torch.log(variances).sum(dim=1) * (self.D if variances.shape[1] == 1 else 1)
         self.biases = log_determinants + self.D * math.log(2 * math.pi) - 2.0 * log_weights
         self.engine = engine(shard.device)
-
-    @property
-    def parameters(self) -> tuple[Any, Any, Any]:
+        self.parameters = self.means, self.precisions, self.biases
         """As kernels take them."""
-        return self.means, self.precisions, self.biases
 
     def nominate(self, cells: CenterCells, visits: Any, kept: int) -> tuple[Any, Any]:
         """The best components of the cells that every row visits: numbers and costs, (N, visits · kept)."""
@@ -95,7 +92,8 @@ def expect_probe(shard: TorchShard, work: Expect) -> SoftStatistics:
     assert isinstance(work.among, Probe)
     cells, kept = work.among.cells, work.among.n_candidates
     members, labels, costs = members_of(shard, kept), shard.label_tensor, Costs(shard, work.mixture)
-    looks = _n_members(labels, members)
+    # where K(n) is to start from the label it has one component
+    looks = torch.where(members[:, 0] == labels, (members >= 0).sum(dim=1), 1).sum()
     n_distances, found = 0, (None, None)
     if cells is not None:
         visits, n_distances, routing = _visited(shard, cells, work.among.n_probes)
@@ -116,12 +114,6 @@ def _visited(shard: TorchShard, cells: CenterCells, n_probes: int) -> tuple[Any,
         return Aim(shard, cells.middles).nominate(n_visits)[1], shard.n_rows * len(cells.middles), 0
     visits, looks = closest_small_cells(shard, cells, n_visits)
     return visits, shard.n_rows * len(cells.above.middles), looks.sum()
-
-
-def _n_members(labels: Any, members: Any) -> Any:
-    """How many components all K(n) have; one where K(n) is to start from the label."""
-    is_known = members[:, 0] == labels
-    return torch.where(is_known, (members >= 0).sum(dim=1), 1).sum()
 
 
 @TorchShard.implements(Answer, Truncated)

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import sparse
 
-from globular.model.groups import group_by
 from globular.model.statistics import HardStatistics
 from globular.passes.cpu import CpuShard, sums
+from globular.passes.cpu.engine.group import group_by
 from globular.passes.cpu.engine.label import CENTER_CHUNK
 from globular.passes.cpu.engine.rows import CANCELLED
 from globular.passes.cpu.shard import OFFSET_ROWS

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from globular.errors import MemoryBudgetError
 from globular.lazy import cached_property
-from globular.model.random import random_labels
 from globular.model.statistics import F64
+from globular.passes.cpu.engine.random import random_labels
 from globular.passes.host import BY_METHODS, Handler, HostShard
 from globular.passes.torch import plain
 from globular.passes.torch.arrays import DeviceArray

@@ -41,7 +41,7 @@ def _shifted(z: Any, bits: int) -> Any:
 
 
 def random_clusters(seed: int, rows: Any, draw: int, n_clusters: int) -> Any:
-    """A cluster drawn by hashing (seed, row, draw) for each of some rows: that of `model.random`."""
+    """A cluster drawn by hashing (seed, row, draw) for each of some rows: that of `engine.random`."""
     block, place = divmod(draw, 64)
     z = _signed(seed + block * int(MIX1)) + (rows * 64 + place + 1) * _signed(int(GOLDEN))
     z = (z ^ _shifted(z, 30)) * _signed(int(MIX1))

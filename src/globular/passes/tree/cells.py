@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from globular.jit import Queue, kernel, new_queue, share_kernel, take_number
+from globular.model.cells import starts_of
 from globular.model.chunks import Chunks, Claims, NodeValue
 from globular.model.gaussian import GaussianParameters
-from globular.model.groups import starts_of
 from globular.model.statistics import F64, I64
 from globular.passes.cpu.expect.blocks import Answers, ChunkBlocks
 from globular.passes.cpu.expect.rows_of import SMALLEST_SHARE

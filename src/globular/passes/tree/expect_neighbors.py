@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 from globular.jit import inline, kernel
 from globular.model.chunks import Chunks
 from globular.model.gaussian import GaussianParameters
-from globular.model.groups import group_by
 from globular.model.statistics import F64, I64, PairStatistics, SoftStatistics
 from globular.passes.cpu.assign.neighbors import search_space
 from globular.passes.cpu.engine.decide import insert
 from globular.passes.cpu.engine.densities import add_square
+from globular.passes.cpu.engine.group import group_by
 from globular.passes.cpu.expect.blocks import ABSENT, ChunkBlocks
 from globular.passes.host import SEARCHED_AT_ONCE, HostShard
 from globular.passes.tree.cells import frontier_of

@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from globular.jit import Queue, inline, kernel, new_queue, share_kernel, take_number
+from globular.model.cells import starts_of
 from globular.model.chunks import Chunks, Claims
-from globular.model.groups import starts_of
 from globular.model.statistics import F64, I64
 from globular.passes.cpu.engine.densities import Observed, weight_of
 from globular.passes.cpu.expect.all import blocks_for

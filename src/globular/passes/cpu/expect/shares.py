@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 
 from globular.jit import kernel, new_queue, share_kernel
-from globular.model.groups import group_by
 from globular.model.statistics import F64, I64, SoftStatistics, WithinStatistics
 from globular.passes.cpu.engine.densities import Observed
+from globular.passes.cpu.engine.group import group_by
 from globular.passes.cpu.expect.blocks import (
     Answers,
     ChunkBlocks,

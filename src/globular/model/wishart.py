@@ -16,10 +16,9 @@ from scipy.special import digamma, gammaln
 
 from globular.lazy import cached_property
 from globular.model.covariances import FAMILIES
-from globular.model.covariances.families import least_pivot, with_factors
+from globular.model.covariances.families import cholesky, inverse_factors, with_factors
 from globular.model.gaussian import GaussianParameters
 from globular.model.observations import ExpectedMixture, Moments, Posterior, Prior, Students
-from globular.model.posteriors import wishart_scales, wishart_terms
 from globular.model.statistics import F64
 
 BETA_RANGE = 1e-8, 1.0
@@ -177,27 +176,30 @@ class MatrixPosterior(GaussianPosterior):
 
     @classmethod
     def summed(cls, moments: Moments, beta: F64, m: F64, nu: F64, pulled: F64, prior: GaussianPrior) -> Self:
-        S, lower = np.empty((2, *moments.scatter.shape))
-        away = moments.means - prior.m
-        if not wishart_scales(moments.scatter, pulled, away, prior.S, least_pivot(m.shape[1]), S, lower):
-            S, lower = with_factors(S, np.diagonal(prior.S))
+        away = moments.kind.outer(pulled, moments.means - prior.m)
+        S = prior.S + 0.5 * (moments.scatter + np.swapaxes(moments.scatter, 1, 2)) + away
+        S, lower = with_factors(S, np.diagonal(prior.S))
         posterior = cls(beta, m, nu, S, prior)
         posterior.__dict__["_lower"] = lower
         return posterior
 
     @cached_property
     def _lower(self) -> F64:
-        return np.asarray(np.linalg.cholesky(self.S), dtype=np.float64)
+        return cholesky(self.S)
 
     @cached_property
     def _solved(self) -> tuple[F64, F64]:
-        """Factors of the expected precisions, and the terms that follow from them; see `wishart_terms`."""
-        C, D = self.m.shape
-        factors, terms, prior = np.empty((C, D, D)), np.empty((5, C)), self.prior
-        wishart_terms(
-            self._lower, self.nu, self.m, prior.m, prior.factor, np.empty((D, D)), np.empty(D), factors, terms
-        )
-        return factors, terms
+        """Factors of the expected precisions, and the terms that follow from them, (5, C)."""
+        D, lower, prior = self.m.shape[1], self._lower, self.prior
+        inverse, halves = inverse_factors(lower), 0.5 * (self.nu[:, None] - np.arange(D))
+        whitened = np.einsum("cd,cde->ce", self.m - prior.m, inverse)
+        turned = np.einsum("de,cdf->cef", prior.factor, inverse)
+        terms = (
+            digamma(halves).sum(axis=1), np.einsum("cef,cef->c", turned, turned),
+            np.einsum("ce,ce->c", whitened, whitened), gammaln(halves).sum(axis=1),
+            2.0 * np.log(np.einsum("cdd->cd", lower)).sum(axis=1),
+        )  # fmt: skip
+        return np.sqrt(self.nu)[:, None, None] * inverse, np.stack(terms)
 
     def join(self, other: Self) -> Self:
         joined = super().join(other)
@@ -301,7 +303,7 @@ class GaussianPrior(Prior):
     @cached_property
     def factor(self) -> F64:
         """Lower triangular factor of the matrix S₀."""
-        return np.asarray(np.linalg.cholesky(self.S), dtype=np.float64)
+        return cholesky(self.S)
 
     def itself(self) -> GaussianPosterior:
         return self.kind(np.array([self.beta]), self.m[None, :], np.array([self.nu]), self.S[None], self)

@@ -87,11 +87,11 @@ _CENTERS: Mapping[str, Values] = {
     "estimators.centroids.BLOCK_BYTES": (1, NEVER),
 }
 _FEW: Mapping[str, Values] = {
-    "model.few_rows.MOST_ROWS": (1, NEVER),
-    "model.few_rows.MOST_NUMBERS": (1, NEVER),
-    "model.few_rows.MOST_DISTANCES": (1, NEVER),
-    "model.few_rows.MOST_CLUSTERS": (1, NEVER),
-    "model.few_rows.SEED_DISTANCES": (1, NEVER),
+    "algorithms.seeding.common.MOST_ROWS": (1, NEVER),
+    "algorithms.seeding.common.MOST_NUMBERS": (1, NEVER),
+    "algorithms.seeding.common.MOST_DISTANCES": (1, NEVER),
+    "algorithms.seeding.common.MOST_CLUSTERS": (1, NEVER),
+    "algorithms.seeding.common.SEED_DISTANCES": (1, NEVER),
 }
 _SEEDS: Mapping[str, Values] = {
     "passes.cpu.cells.CENTERS_AT_ONCE": (64, 1 << 10),

@@ -16,7 +16,6 @@ from globular.model.coordinates import Coordinates
 from globular.model.covariances import COLUMNS
 from globular.model.dirichlet import InfiniteMixture
 from globular.model.exponential import Bernoulli, Directions, LinearMixture, Poisson, Surveyed
-from globular.model.few_rows import Limits
 from globular.model.gaussian import GaussianParameters
 from globular.model.graph import Search, random_graph
 from globular.model.low_rank import LowRankParameters
@@ -47,8 +46,8 @@ from globular.seam.mixture_passes import (  # isort: skip
 )  # fmt: skip
 from globular.seam.passes import (  # isort: skip
     AcceptSeeds, AddSeeds, AllLabels, Assign, AssignBatch, BlendErrors, CellNeighbors, CellSeeds, EstimateNeighbors,
-    Extremes, Farthest, Halve, LabelBySeeds, Locate, Moments, Pass, PowerStep, Project, Relabel, Roots, RoughCells,
-    RunChains, ScatterLabels, SearchFew, SeedFew, Spare, SumByLabel, Take, Total, TrySeeds,
+    Extremes, Farthest, Halve, LabelBySeeds, Limits, Locate, Moments, Pass, PowerStep, Project, Relabel, Roots,
+    RoughCells, RunChains, ScatterLabels, SearchFew, SeedFew, Spare, SumByLabel, Take, Total, TrySeeds,
 )  # fmt: skip
 from globular.seam.tree_passes import (  # isort: skip
     BestCut, CellsOf, ExpectCells, ForgetMembers, Gains, Gap, OpenCut, OpenGaining, OpenHeld, OpenRows, Plant,

@@ -14,14 +14,13 @@ from __future__ import annotations
 
 from collections.abc import Set
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Generic, Literal, TypeAlias, TypeVar, get_args
+from typing import Any, ClassVar, Generic, Literal, NamedTuple, TypeAlias, TypeVar, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from globular.model.cells import CenterCells
 from globular.model.columns import Ballots, ColumnMeans
-from globular.model.few_rows import Found, Limits, SeedRows
 from globular.model.nested import Batch, NestedSearch, NestedStatistics
 from globular.model.statistics import (
     F64,
@@ -410,6 +409,50 @@ class RunChains(Pass[Index]):
     effect = Effect(reads={"d2"})
     q: F64
     tests: F64
+
+
+@dataclass(frozen=True, slots=True)
+class SeedRows:
+    """Rows that are seeds of k-means++, and the Σ w d² that they leave."""
+
+    indices: NDArray[np.intp]
+    potential: float
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Centres, an upper bound of their objective, and what it took to find them."""
+
+    centers: F64
+    objective: float
+    n_steps: int
+    n_failures: int = 0
+    """Trials that have failed since the last success."""
+
+
+class Limits(NamedTuple):
+    """How far centres go, and when steps and trials end; kernels have no numbers of their own."""
+
+    max_steps: int
+    """Of a trial, or of all where nothing is tried; see `ProbingOptions` for the next four."""
+    min_gain: float
+    total: float
+    unexplained: float
+    unit: bool
+    least_stake: float
+    """See `ProbingOptions.at_stake`."""
+    decay: float
+    """This and the next two: see `algorithms.kmeans.momentum`."""
+    reach: float
+    lead: float
+    least_ratio: float = 0.0
+    """Gain of a swap that is tried, as a multiple of its loss."""
+    worth: float = 0.0
+    """Share of what is at stake that a swap has to gain."""
+    max_failures: int = 0
+    """Trials that may fail one after the other."""
+    max_in_trials: int = 0
+    """Steps of all trials."""
 
 
 @dataclass(frozen=True, eq=False)

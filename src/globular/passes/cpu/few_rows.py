@@ -14,11 +14,10 @@ import numpy as np
 
 from globular.jit import inline, kernel
 from globular.jit.tiles import ROWS, lowest_of_rows, tile_for
-from globular.model.few_rows import Found, SeedRows
 from globular.model.statistics import F64
 from globular.passes.cpu.grouped import count_up_to
 from globular.passes.host import HostShard
-from globular.seam.passes import SearchFew, SeedFew
+from globular.seam.passes import Found, SearchFew, SeedFew, SeedRows
 
 
 class Few(NamedTuple):

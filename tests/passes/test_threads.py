@@ -17,6 +17,7 @@ from threadpoolctl import threadpool_info
 
 from ctrl_c import CtrlC
 from globular import threads
+from globular.lazy import cached_property
 from globular.passes.cpu import CpuShard
 from globular.seam.passes import Assign
 from globular.threads import (
@@ -290,7 +291,7 @@ class Slow:
     def __init__(self, begun: threading.Event, end: threading.Event) -> None:
         self.begun, self.end = begun, end
 
-    @threads.cached_property
+    @cached_property
     def value(self) -> int:
         """Waits until it is told to end."""
         self.begun.set()

@@ -41,8 +41,7 @@ def _shuffled(seed: int, x: Any, bits: int) -> Any:
         for shift, factor in _MIXING:
             np.right_shift(z, shift, out=shifted)
             z ^= shifted
-            if factor != 1:
-                z *= factor
+            z *= factor
         z &= (np.uint64(1) << (high if r % 2 else low)) - np.uint64(1)
         parts[r % 2] ^= z
     return (parts[1] << low) | parts[0]

@@ -239,7 +239,7 @@ def at_stake(objective: float, limits: Any) -> float:
 @kernel
 def step_few(
     few: Any,  # IN/OUT centers; OUT means, labels, closest and second
-    limits: Any,  # IN  see `model.few_rows.Limits`
+    limits: Any,  # IN  see `seam.passes.Limits`
     goal: float,  # IN  steps end below this objective, or when they will hardly reach it; −∞: there is none
 ) -> tuple[float, int]:
     """Iterations with momentum; returns the last objective and their number. O(N · C · D) each."""

@@ -20,6 +20,7 @@ from globular.model.covariances.families import cholesky, inverse_factors, with_
 from globular.model.gaussian import GaussianParameters
 from globular.model.observations import ExpectedMixture, Moments, Posterior, Prior, Students
 from globular.model.statistics import F64
+from globular.threads.blas import single_threaded_blas
 
 BETA_RANGE = 1e-8, 1.0
 """What a fitted β₀ may be."""
@@ -177,8 +178,7 @@ class MatrixPosterior(GaussianPosterior):
     @classmethod
     def summed(cls, moments: Moments, beta: F64, m: F64, nu: F64, pulled: F64, prior: GaussianPrior) -> Self:
         away = moments.kind.outer(pulled, moments.means - prior.m)
-        S = prior.S + 0.5 * (moments.scatter + np.swapaxes(moments.scatter, 1, 2)) + away
-        S, lower = with_factors(S, np.diagonal(prior.S))
+        S, lower = with_factors(prior.S + moments.scatter + away, np.diagonal(prior.S))
         posterior = cls(beta, m, nu, S, prior)
         posterior.__dict__["_lower"] = lower
         return posterior
@@ -188,18 +188,23 @@ class MatrixPosterior(GaussianPosterior):
         return cholesky(self.S)
 
     @cached_property
+    @single_threaded_blas  # the same bits for any number of threads
     def _solved(self) -> tuple[F64, F64]:
         """Factors of the expected precisions, and the terms that follow from them, (5, C)."""
         D, lower, prior = self.m.shape[1], self._lower, self.prior
-        inverse, halves = inverse_factors(lower), 0.5 * (self.nu[:, None] - np.arange(D))
-        whitened = np.einsum("cd,cde->ce", self.m - prior.m, inverse)
-        turned = np.einsum("de,cdf->cef", prior.factor, inverse)
-        terms = (
-            digamma(halves).sum(axis=1), np.einsum("cef,cef->c", turned, turned),
-            np.einsum("ce,ce->c", whitened, whitened), gammaln(halves).sum(axis=1),
-            2.0 * np.log(np.einsum("cdd->cd", lower)).sum(axis=1),
-        )  # fmt: skip
-        return np.sqrt(self.nu)[:, None, None] * inverse, np.stack(terms)
+        inverse, halves, terms = (
+            inverse_factors(lower),
+            0.5 * (self.nu[:, None] - np.arange(D)),
+            np.empty((5, len(self))),
+        )
+        whitened, turned = np.matmul((self.m - prior.m)[:, None], inverse), np.matmul(prior.factor.T, inverse)
+        digamma(halves).sum(axis=1, out=terms[0])
+        np.einsum("cef,cef->c", turned, turned, out=terms[1])
+        np.einsum("cdf,cdf->c", whitened, whitened, out=terms[2])
+        gammaln(halves).sum(axis=1, out=terms[3])
+        np.log(np.einsum("cdd->cd", lower)).sum(axis=1, out=terms[4])
+        terms[4] *= 2.0
+        return np.sqrt(self.nu)[:, None, None] * inverse, terms
 
     def join(self, other: Self) -> Self:
         joined = super().join(other)

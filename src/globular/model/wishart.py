@@ -192,11 +192,8 @@ class MatrixPosterior(GaussianPosterior):
     def _solved(self) -> tuple[F64, F64]:
         """Factors of the expected precisions, and the terms that follow from them, (5, C)."""
         D, lower, prior = self.m.shape[1], self._lower, self.prior
-        inverse, halves, terms = (
-            inverse_factors(lower),
-            0.5 * (self.nu[:, None] - np.arange(D)),
-            np.empty((5, len(self))),
-        )
+        inverse, terms = inverse_factors(lower), np.empty((5, len(self)))
+        halves = 0.5 * (self.nu[:, None] - np.arange(D))
         whitened, turned = np.matmul((self.m - prior.m)[:, None], inverse), np.matmul(prior.factor.T, inverse)
         digamma(halves).sum(axis=1, out=terms[0])
         np.einsum("cef,cef->c", turned, turned, out=terms[1])

@@ -132,7 +132,7 @@ PARTS = (
          {"algorithms.kmeans.trials.SWAPPED_FROM": NEVER}, is_few),
     Part(
         "search of few rows", "one compiled k-means for some thousand rows", ("KMeans", "GaussianMixture"),
-        {"model.few_rows.MOST_CLUSTERS": 0, "model.few_rows.SEED_DISTANCES": 0},
+        {"algorithms.seeding.common.MOST_CLUSTERS": 0, "algorithms.seeding.common.SEED_DISTANCES": 0},
     ),
     Part("redrawn cells", "cells of centres are drawn anew for each iteration", KMEANS,
          {"algorithms.kmeans.probing.draw_cells": _same_cells},
@@ -208,7 +208,7 @@ def switched_off(part: Part | None) -> Iterator[None]:
 
 
 def _owner(name: str) -> tuple[Any, str]:
-    """The module or class that has a name such as "model.few_rows.MOST_ROWS"."""
+    """The module or class that has a name such as "algorithms.seeding.common.MOST_ROWS"."""
     path, _, attribute = f"globular.{name}".rpartition(".")
     try:
         return import_module(path), attribute

@@ -45,10 +45,10 @@ from globular.algorithms.kmeans.coreset import (
 )
 from globular.algorithms.kmeans.pipeline import CLUSTERS_STARTED, PROBING_FROM
 from globular.algorithms.kmeans.trials import SWAPPED_FROM
+from globular.algorithms.seeding.common import are_few, are_few_to_seed
 from globular.algorithms.seeding.named import GREEDY_UP_TO
 from globular.errors import DataError
 from globular.io import write_whole
-from globular.model.few_rows import are_few, are_few_to_seed
 from globular.plotting.history import HUES, tidy
 from harness.data import SETS as KNOWN
 from harness.fits import Rows

@@ -13,13 +13,23 @@ import math
 import numpy as np
 from numba import njit
 
-from globular.model import posteriors
 from globular.model.covariances import FAMILIES
 from globular.model.observations import ObservedMoments
 from globular.model.statistics import F64, I64
 from globular.model.wishart import GaussianPrior
 
-digamma = posteriors.digamma.numba  # type: ignore[attr-defined]
+
+@njit(cache=True)
+def digamma(x: float) -> float:
+    """ψ(x) for x > 0: the recurrence up to where the asymptotic series is good."""
+    found = 0.0
+    while x < 10.0:  # from there on six terms of the series are good to the last digits
+        found -= 1.0 / x
+        x += 1.0
+    square = 1.0 / (x * x)
+    series = 1.0 / 240.0 - square * (1.0 / 132.0)
+    series = square * (1.0 / 12.0 - square * (1.0 / 120.0 - square * (1.0 / 252.0 - square * series)))
+    return found + math.log(x) - 0.5 / x - series
 
 
 def responsibilities(

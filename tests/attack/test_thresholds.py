@@ -63,7 +63,7 @@ FITS: dict[str, list[tuple[str, Case, dict[str, Any]]]] = {
 }
 SMALL: Mapping[str, Mapping[str, Any]] = {
     "centers": {
-        "model.few_rows.MOST_ROWS": 0,
+        "algorithms.seeding.common.MOST_ROWS": 0,
         "algorithms.kmeans.coreset.FEWEST_PART_ROWS": (32, 32),
         "algorithms.kmeans.coreset.LEAST_PER_CLUSTER": 2,
     },

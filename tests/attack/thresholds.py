@@ -36,8 +36,8 @@ _CENTERS: Mapping[str, Mapping[str, Values]] = {
     },
     "passes.cpu.grouped": {"SETTLED": (1, NEVER), "STALE": (1, NEVER), "ROWS_PER_TASK": (16, NEVER)},
     "passes.cpu.settled": {"ROWS_PER_BLOCK": (16, 1 << 12), "CACHED": (1, NEVER), "FADED": (0.0, 1.0)},
-    "model.groups": {"APART": (0, 32), "SORTED_ALONE": (0, NEVER)},
-    "model.graph": {"_CLUSTERS_PER_BLOCK": (3, NEVER)},
+    "passes.cpu.engine.group": {"APART": (0, 32), "SORTED_ALONE": (0, NEVER)},
+    "passes.cpu.graph": {"_CLUSTERS_PER_BLOCK": (3, NEVER)},
     "model.subspace": {"WHOLE_SPECTRUM_UP_TO": (4, 1 << 12), "LEADING": (2, 1 << 10)},
     "algorithms.kmeans.subspace": {
         "FROM_COLUMNS": (2, NEVER), "SAMPLED_ROWS": (64, NEVER), "SAMPLED_NUMBERS": (1, NEVER),
@@ -65,7 +65,7 @@ _CENTERS: Mapping[str, Mapping[str, Values]] = {
     "estimators.centroids": {"BLOCK_BYTES": (1, NEVER)},
 }  # fmt: skip
 _FEW: Mapping[str, Mapping[str, Values]] = {
-    "model.few_rows": {
+    "algorithms.seeding.common": {
         "MOST_ROWS": (1, NEVER), "MOST_NUMBERS": (1, NEVER), "MOST_DISTANCES": (1, NEVER), "MOST_CLUSTERS": (1, NEVER),
         "SEED_DISTANCES": (1, NEVER),
     },
@@ -90,11 +90,9 @@ _BATCHES: Mapping[str, Mapping[str, Values]] = {
     "passes.cpu.assign.batch": {"DIRECT_SHARE": (0.0, 1.0)},
     "model.nested": {"DRAWN_AT_ONCE": (16, NEVER)},
     "passes.many": {"HELD_BYTES": (1 << 10, NEVER)},
-    "model.columns": {
-        "COLUMNS_PER_TASK": (1, NEVER), "ROWS_WORTH_PARTS": (1, NEVER), "COLUMN_PARTS": (1, 3),
-        "NORM_SHARE": (0.0, 1.0),
-    },
-    "model.votes": {"ENTRIES_PER_TASK": (16, NEVER), "LARGEST_OFFSET": (0.0, 1e100)},
+    "passes.cpu.by_column": {"COLUMNS_PER_TASK": (1, NEVER), "ROWS_WORTH_PARTS": (1, NEVER), "COLUMN_PARTS": (1, 3)},
+    "model.columns": {"LINES_AT_ONCE": (1, 1 << 12), "NORM_SHARE": (0.0, 1.0)},
+    "algorithms.kmeans.votes": {"LARGEST_OFFSET": (0.0, 1e100)},
     "algorithms.kmeans.nested_choices": {
         "CELLS_FROM": (10, NEVER), "STREAMED_BOUNDS": (1, NEVER), "FEW_CLUSTERS": (1, NEVER),
         "SMALL_GROUPS": (1, NEVER), "RUN_BYTES": (1, NEVER), "RUNS_PER_BATCH": (1, NEVER),

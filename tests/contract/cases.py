@@ -16,12 +16,10 @@ from globular.model.coordinates import Coordinates
 from globular.model.covariances import COLUMNS
 from globular.model.dirichlet import InfiniteMixture
 from globular.model.exponential import Bernoulli, Directions, LinearMixture, Poisson, Surveyed
-from globular.model.few_rows import Limits
 from globular.model.gaussian import GaussianParameters
 from globular.model.graph import Search, random_graph
-from globular.model.groups import CenterGroups, group_by
 from globular.model.low_rank import LowRankParameters
-from globular.model.nested import Batch, Bounds, NestedSearch
+from globular.model.nested import Batch, Bounds, CenterGroups, NestedSearch
 from globular.model.noise import Noise
 from globular.model.observations import ObservedMoments as Observed
 from globular.model.statistics import ColumnMoments, PairStatistics
@@ -29,12 +27,13 @@ from globular.model.subspace import Subspace
 from globular.model.wishart import KINDS as WISHART
 from globular.model.wishart import GaussianPrior
 from globular.passes.cpu import CpuShard
+from globular.passes.cpu.engine.group import group_by
 from globular.passes.host import HostShard
 from globular.passes.limits import NOMINEES
 from globular.seam.among import Down, Neighbors, Probe, Remembered
 from globular.seam.answers import NEAREST, Answer, Blurred, Centers, LowRank, Nearest, Own, Truncated
 from reference import assign as hard
-from reference import chunks, linear
+from reference import chunks, draws, linear
 from reference import expect as soft
 from reference import low_rank as factors
 from reference import neighbors as truncated
@@ -46,9 +45,9 @@ from globular.seam.mixture_passes import (  # isort: skip
     Survey,
 )  # fmt: skip
 from globular.seam.passes import (  # isort: skip
-    AddSeeds, AllLabels, Assign, AssignBatch, BlendErrors, CellNeighbors, CellSeeds, Extremes, Farthest, Halve,
-    LabelBySeeds, Locate, Moments, Pass, PowerStep, Project, Relabel, Roots, RoughCells, ScatterLabels, SearchFew,
-    SeedFew, Spare, SumByLabel, Take, Total, TrySeeds,
+    AcceptSeeds, AddSeeds, AllLabels, Assign, AssignBatch, BlendErrors, CellNeighbors, CellSeeds, EstimateNeighbors,
+    Extremes, Farthest, Halve, LabelBySeeds, Limits, Locate, Moments, Pass, PowerStep, Project, Relabel, Roots,
+    RoughCells, RunChains, ScatterLabels, SearchFew, SeedFew, Spare, SumByLabel, Take, Total, TrySeeds,
 )  # fmt: skip
 from globular.seam.tree_passes import (  # isort: skip
     BestCut, CellsOf, ExpectCells, ForgetMembers, Gains, Gap, OpenCut, OpenGaining, OpenHeld, OpenRows, Plant,
@@ -357,6 +356,19 @@ def near(p: Problem, shard: Any, before: State, after: State, found: Any) -> Non
     alike(np.take_along_axis(distances, found.astype(int), axis=1), np.sort(distances, axis=1)[:, :4])
 
 
+TESTS = np.random.default_rng(4).random(N)
+PAIRS = PairStatistics(
+    np.array([[0, 0, 1, 1], [2, 5, 7, 3]], dtype=np.int32), np.array([[4, 1, 3, 9], [2, 1, 2, 2]], dtype=np.float32)
+)
+
+
+def estimated(p: Problem) -> Any:
+    pairs = truncated.Pairs.none(C)
+    for c, other, distance, weight in zip(*PAIRS.pairs.tolist(), *PAIRS.sums.tolist(), strict=True):
+        pairs.add(c, other, distance / weight, weight)
+    return truncated.estimated_graph(p.graph, pairs)
+
+
 def cell_seeds(p: Problem, shard: Any, before: State, after: State, found: Any) -> None:
     assert len(set(found.tolist())) == 5 and (p.w[found] > 0).all()
     assert (found[:2] < 70).all() and (found[2:] >= 70).all()
@@ -598,6 +610,12 @@ CASES = [
          leaves("labels", lambda p, b: C - 1 - b["labels"])),
     Case("cell seeds", lambda p: CellSeeds(np.array([0, 70, N]), np.array([2, 3]), np.full(5, 0.6)), cell_seeds),
     Case("cell neighbors", lambda p: CellNeighbors(np.array([0, N]), np.zeros((1, 1), dtype=np.intp), 4), near),
+    Case("estimate neighbors", lambda p: EstimateNeighbors(p.graph, PAIRS), says(estimated)),
+    Case("accept seeds", lambda p: AcceptSeeds(np.full(N, 9.0), TESTS), says(lambda p: np.array(
+        draws.accepted_proposals(p.rows, np.full(N, 9.0), TESTS)))),
+    Case("run chains", lambda p: RunChains(1.0 + TESTS, TESTS.reshape(6, -1)), says(lambda p: np.array(
+        draws.ends_of_chains(p.rows, 1.0 + TESTS, TESTS.reshape(6, -1),
+                             p.w * d2.seed_distances(p.rows, p.w, p.former).d2))), lambda p: [AddSeeds(p.former)]),
     Case("rough cells", lambda p: RoughCells(p.centers, 2), rough_cells),
     Case("seed few", lambda p: SeedFew(np.array([[0.3], [0.7], [0.5]])), seed_few),
     Case("search few", lambda p: SearchFew(p.centers, ONE_STEP, np.empty((0, 1))), search_few),

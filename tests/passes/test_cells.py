@@ -9,12 +9,12 @@ import pytest
 from numpy.typing import NDArray
 from scipy import sparse
 
-from globular.model import groups
 from globular.model.cells import CellLevel, CellTree, CenterCells
-from globular.model.groups import SORTED_ALONE, count_labels, group_by
 from globular.passes.cpu import CpuShard, cells
 from globular.passes.cpu import rows as in_memory
 from globular.passes.cpu.cells import THIN
+from globular.passes.cpu.engine import group as groups
+from globular.passes.cpu.engine.group import SORTED_ALONE, count_labels, group_by
 from globular.seam.among import Down, Probe
 from globular.seam.passes import Assign
 from reference import assign as hard

@@ -18,7 +18,6 @@ from globular.model.covariances import FAMILIES
 from globular.model.dirichlet import InfiniteMixture, Sticks
 from globular.model.gaussian import isotropic_mixture
 from globular.model.observations import ObservedMoments, Posterior, Prior
-from globular.model.posteriors import wishart_scales, wishart_terms
 from globular.model.wishart import KINDS, GaussianPrior
 from globular.passes.cpu import CpuShard
 from globular.seam.mixture_passes import Expect
@@ -163,32 +162,13 @@ def test_terms_of_wishart_posteriors_are_those_of_plain_formulas(D: int, least: 
     random = np.random.default_rng(D)
     S, S0 = (np.cov(random.normal(size=(D, 20))).reshape(D, D) + 0.1 * np.eye(D) for _ in range(2))
     nu, m, m0 = np.array([D - 1 + least]), random.normal(size=(1, D)), random.normal(size=D)
-    factors, terms, lower = np.empty((1, D, D)), np.empty((5, 1)), np.linalg.cholesky(S)
-    scratch = np.empty((D, D)), np.empty(D)
-    wishart_terms(lower[None], nu, m, m0, np.linalg.cholesky(S0), *scratch, factors, terms)
+    prior = GaussianPrior(KINDS["full"], 1.0, m0, D + 1.0, S0)
+    factors, terms = KINDS["full"](np.ones(1), m, nu, S[None], prior)._solved
     W, halves = np.linalg.inv(S), 0.5 * (nu[0] - np.arange(D))
     expected = [digamma(halves).sum(), np.trace(S0 @ W), (m[0] - m0) @ W @ (m[0] - m0), gammaln(halves).sum()]
     np.testing.assert_allclose(terms[:, 0], [*expected, np.linalg.slogdet(S)[1]], rtol=1e-11, atol=1e-12)
     np.testing.assert_allclose(factors[0] @ factors[0].T, nu[0] * W, rtol=1e-10, atol=1e-12)
     np.testing.assert_array_equal(factors[0], np.triu(factors[0]))
-
-
-@pytest.mark.parametrize("D", [1, 2, 7, 40])
-def test_scales_of_wishart_posteriors_have_their_factors(D: int) -> None:
-    random = np.random.default_rng(D)
-    scatter = np.stack([np.cov(random.normal(size=(D, 3 * D))).reshape(D, D) for _ in range(4)])
-    pulled, away, S0 = random.uniform(size=4), random.normal(size=(4, D)), np.eye(D)
-    S, lower = np.empty((2, 4, D, D))
-    assert wishart_scales(scatter, pulled, away, S0, 1e-12, S, lower)
-    expected = S0 + scatter + pulled[:, None, None] * away[:, :, None] * away[:, None, :]
-    np.testing.assert_allclose(S, expected, rtol=1e-12, atol=1e-12)
-    np.testing.assert_array_equal(S, np.swapaxes(S, 1, 2))
-    np.testing.assert_allclose(lower, np.linalg.cholesky(expected), rtol=1e-10, atol=1e-12)
-    spoiled = scatter.copy()
-    for value in (-10.0, np.nan):  # of one of them alone
-        spoiled[2, -1, -1] = value
-        assert not wishart_scales(spoiled, pulled, away, S0, 1e-12, S, lower)
-    assert not wishart_scales(scatter, pulled, away, S0, 1.1, S, lower)  # no pivot is more than the diagonal
 
 
 @pytest.mark.parametrize("kind", ["full", "diag"])

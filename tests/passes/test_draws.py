@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from globular.model.draws import accepted_proposals, ends_of_chains, matched_swaps
+from globular.algorithms.kmeans.swaps import matched_swaps
 from globular.passes import host
 from globular.passes.cpu import CpuShard
-from globular.seam.passes import Relabel, Total
+from globular.seam.passes import AcceptSeeds, Relabel, RunChains, Total
 from reference import draws as reference
 from reference.seeds import locate
 
@@ -24,7 +24,7 @@ def test_rejection(seed: int, n: int) -> None:
     proposals = random.integers(4, size=(n, 2)).astype(float)  # some of them alike
     before, tests = random.uniform(0.5, 4, size=n), random.random(n)
     expected = reference.accepted_proposals(proposals, before, tests)
-    assert accepted_proposals(proposals, before, tests).tolist() == expected
+    assert CpuShard(proposals).run(AcceptSeeds(before, tests)).tolist() == expected
 
 
 @given(SEEDS, st.integers(1, 6), st.integers(1, 8))
@@ -33,11 +33,11 @@ def test_chains(seed: int, n: int, m: int) -> None:
     random = np.random.default_rng(seed)
     proposals = random.integers(5, size=(n * m, 2)).astype(float)
     q, tests, squared = random.uniform(0.1, 1, n * m), random.random((n, m)), random.uniform(0.5, 9, n * m)
-    kept = squared.copy()
-    assert ends_of_chains(proposals, q, tests, squared).tolist() == reference.ends_of_chains(
-        proposals, q, tests, squared
-    )
-    np.testing.assert_array_equal(squared, kept)
+    shard = CpuShard(proposals)
+    shard.squared_distances[:] = squared
+    expected = reference.ends_of_chains(proposals, q, tests, squared)
+    assert shard.run(RunChains(q, tests)).tolist() == expected
+    np.testing.assert_array_equal(shard.squared_distances, squared)
 
 
 @given(SEEDS, st.integers(3, 30))

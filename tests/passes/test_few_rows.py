@@ -7,20 +7,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from globular.model.few_rows import (
+from globular.algorithms.seeding.common import (
     MOST_CLUSTERS,
     MOST_DISTANCES,
     MOST_NUMBERS,
     MOST_ROWS,
     SEED_DISTANCES,
-    Found,
-    Limits,
     are_few,
     are_few_to_seed,
 )
 from globular.passes.cpu import CpuShard
 from globular.passes.cpu import few_rows as kernels
-from globular.seam.passes import SearchFew, SeedFew
+from globular.seam.passes import Found, Limits, SearchFew, SeedFew
 from reference import assign as hard
 
 NO_END = Limits(

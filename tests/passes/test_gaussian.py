@@ -15,7 +15,6 @@ from globular.estimators.conditional import given_start
 from globular.model.chunks import Chunks
 from globular.model.covariances import FAMILIES, CovarianceLimits, one_for_all
 from globular.model.gaussian import GaussianParameters, isotropic_mixture, m_step
-from globular.model.posteriors import invert_factors
 from globular.passes.cpu.engine.densities import load_features
 from globular.passes.cpu.expect.blocks import ChunkBlocks
 from globular.passes.cpu.expect.features import linear_form
@@ -31,22 +30,6 @@ def some_mixture(covariance_type: str, C: int = 3, D: int = 4, seed: int = 0) ->
     rows = random.normal(size=(60, D)) * random.uniform(0.5, 3, size=D)
     start = isotropic_mixture(rows[:C], 2.0, covariance_type)
     return m_step(start, reference.soft_pass(rows, np.ones(60), start), NO_LIMITS)
-
-
-@pytest.mark.parametrize("D", [1, 4, 5, 60])
-def test_factors_of_inverses_are_those_of_lapack(D: int) -> None:
-    random = np.random.default_rng(D)
-    matrices = np.stack([np.cov(random.normal(size=(D, 3 * D))).reshape(D, D) for _ in range(5)])
-    (lower, inverse), factors = np.empty((2, D, D)), np.empty((5, D, D))
-    assert invert_factors(matrices, lower, inverse, factors)
-    expected = np.swapaxes(np.linalg.inv(np.linalg.cholesky(matrices)), 1, 2)
-    np.testing.assert_allclose(factors, expected, rtol=1e-8, atol=1e-10)
-    np.testing.assert_array_equal(factors, np.triu(factors))
-    assert invert_factors(matrices, lower, inverse, np.empty((0, D, D)))
-    for value in (-1.0, 0.0, np.nan):
-        spoiled = matrices.copy()
-        spoiled[3, -1, -1] = value
-        assert not invert_factors(spoiled, lower, inverse, factors)
 
 
 @pytest.mark.parametrize("covariance_type", TYPES)

@@ -8,11 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from globular.algorithms.kmeans.cells import LARGEST_CELL, _halved, draw_cells, graph_by_cells, label_by_cells
-from globular.model.graph import Graph, estimated_graph, introduce, random_graph
+from globular.model.graph import Graph, introduce, random_graph
 from globular.model.statistics import PairStatistics
 from globular.passes.cpu import CpuShard
 from globular.passes.cpu.assign import down as routed
-from globular.seam.passes import CellNeighbors
+from globular.seam.passes import CellNeighbors, EstimateNeighbors
 from makers import Rows, blobs
 from reference import assign as hard
 from reference import neighbors as truncated
@@ -29,6 +29,11 @@ def check_graph(graph: Graph, C: int, G: int) -> None:
 def exhaustive(centers: Rows, G: int) -> Graph:
     everything = np.array([0, len(centers)]), np.zeros((1, 1), dtype=np.intp)
     return CpuShard(centers).run(CellNeighbors(*everything, G))
+
+
+def estimated_graph(graph: Graph, pairs: PairStatistics, n_threads: int) -> Graph:
+    shard = CpuShard(np.zeros((len(graph), 1)), n_threads=n_threads)
+    return shard.run(EstimateNeighbors(graph, pairs))
 
 
 def triples(pairs: list[tuple[int, int, float, float]]) -> PairStatistics:

@@ -15,10 +15,9 @@ from globular import threads
 from globular.algorithms.kmeans import nested
 from globular.algorithms.kmeans.cells import group_centers
 from globular.algorithms.kmeans.nested import NestedOptions
+from globular.algorithms.kmeans.votes import Votes
 from globular.model.cells import CenterCells
-from globular.model.groups import CenterGroups
-from globular.model.nested import Batch, Bounds, Candidates, NestedSearch
-from globular.model.votes import Votes
+from globular.model.nested import Batch, Bounds, Candidates, CenterGroups, NestedSearch
 from globular.passes.cpu import CpuShard, center_scores
 from globular.passes.cpu.assign import batch as cpu_batch
 from globular.passes.cpu.assign import votes as cpu_votes
@@ -83,7 +82,7 @@ def walk(
         batch = Batch(7, size, len(rows))
         found = shard.run(AssignBatch(centers, votes.origin, batch, NestedSearch(bounds, restart=t == 0)))
         votes.centers = centers
-        votes.move(found, unit=False)
+        votes.move(shard, found, unit=False)
         chosen = batch.rows(len(rows))
         assert found.n_rows == len(chosen) == size
         np.testing.assert_array_equal(shard.labels[chosen], reference.closest_centers(rows[chosen], centers))
@@ -279,7 +278,7 @@ def test_candidates_never_lose_a_closer_centre_that_a_row_had(form: str) -> None
         found = shard.run(
             AssignBatch(centers, votes.origin, batch, NestedSearch(None, Candidates(cells, n_probes), restart=t == 0))
         )
-        votes.move(found, unit=False)
+        votes.move(shard, found, unit=False)
         check_votes(votes, rows[chosen], np.ones(400), shard.labels[chosen])
         squared = ((rows[chosen] - centers[shard.labels[chosen]]) ** 2).sum(axis=1)
         assert (squared <= before).all()

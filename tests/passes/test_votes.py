@@ -12,10 +12,11 @@ from scipy import sparse
 
 from globular import NestedMiniBatchKMeans
 from globular.algorithms.kmeans.nested import NestedOptions, nested_kmeans
+from globular.algorithms.kmeans.votes import ColumnVotes
 from globular.model import columns
 from globular.model.nested import Batch, NestedSearch
-from globular.model.votes import ColumnVotes
 from globular.passes.cpu import CpuShard
+from globular.passes.cpu.by_column import column_means
 from globular.passes.cpu.center_scores import column_scores
 from globular.seam.among import Need
 from globular.seam.passes import AssignBatch, Relabel
@@ -51,12 +52,13 @@ def test_sparse_batches_go_the_way_of_dense_ones(bounds: Any, how: dict[str, Any
 def test_shifts_are_those_of_the_centres_and_never_less(seed: int, noisy: bool) -> None:
     random = np.random.default_rng(seed)
     X = thin_rows(60, 8, seed) + (random.normal(size=(60, 8)) if noisy else 0.0)
-    shard, votes = CpuShard(sparse.csr_array(X)), ColumnVotes.none(X[random.integers(60, size=6)])
+    shard = CpuShard(sparse.csr_array(X))
+    votes = ColumnVotes.none(shard, X[random.integers(60, size=6)])
     for t in range(5):
         old = votes.dense_centers()
         batch = Batch(seed % 1000, int(random.integers(1, 61)), 60)
         change = shard.run(AssignBatch(votes.centers, votes.origin, batch, NestedSearch(restart=t == 0)))
-        moved = votes.move(change, unit=False)
+        moved = votes.move(shard, change, unit=False)
         true = np.linalg.norm(votes.dense_centers() - old, axis=1)
         assert (moved.shifts >= true * (1.0 - 1e-12)).all()
         np.testing.assert_allclose(moved.shifts, true, rtol=1e-6, atol=1e-6 * np.abs(X).max())
@@ -68,14 +70,15 @@ def test_shifts_are_those_of_the_centres_and_never_less(seed: int, noisy: bool) 
 
 def test_a_cluster_without_votes_keeps_its_place() -> None:
     X = np.eye(4)
-    shard, votes = CpuShard(sparse.csr_array(X)), ColumnVotes.none(np.vstack([X[:2], [[9.0, 9.0, 9.0, 9.0]]]))
+    shard = CpuShard(sparse.csr_array(X))
+    votes = ColumnVotes.none(shard, np.vstack([X[:2], [[9.0, 9.0, 9.0, 9.0]]]))
     batch, search = Batch(0, 4, 4), NestedSearch()
-    votes.move(shard.run(AssignBatch(votes.centers, votes.origin, batch, search)), unit=False)
+    votes.move(shard, shard.run(AssignBatch(votes.centers, votes.origin, batch, search)), unit=False)
     np.testing.assert_array_equal(votes.dense_centers()[2], [9.0] * 4)
     before = votes.dense_centers()[1]
     votes.place(np.array([0]), X[1:2])  # the other centre is as close to nothing any more
     shard.run(Relabel(np.array([-1, 1, 2, -1], dtype=np.int32)))
-    votes.move(shard.run(AssignBatch(votes.centers, votes.origin, batch, search)), unit=False)
+    votes.move(shard, shard.run(AssignBatch(votes.centers, votes.origin, batch, search)), unit=False)
     assert votes.sizes.sum() == 4 and votes.sizes[2] == 0
     if votes.sizes[1] == 0:
         np.testing.assert_array_equal(votes.dense_centers()[1], before)
@@ -117,7 +120,7 @@ def test_products_of_sparse_rows_in_lines_are_products(k: int, dtype: type) -> N
     rng = np.random.default_rng(k)
     X = sparse.random(40, 300, density=0.1, format="csr", dtype=dtype, random_state=0)
     centers, at = rng.normal(size=(k, 300)), rng.permutation(40)[:30]
-    means = columns.ColumnMeans.of(centers)
+    means = column_means(centers, 1)
     factors = rng.uniform(0.5, 2.0, size=k)
     scores, lengths = np.full((30, means.places.shape[1]), np.nan), np.empty(30)
     rows = (X.data, X.indices.astype(np.int32), X.indptr.astype(np.int64))

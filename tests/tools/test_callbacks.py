@@ -528,15 +528,14 @@ def test_an_interrupted_batch_leaves_centres_sums_and_counts_that_belong_togethe
 ) -> None:
     left = moment
 
-    def interrupted(function: Any, items: Any, n_threads: int) -> None:
+    def interrupted(work: Any, shape: Any, n_threads: int) -> None:
         nonlocal left
         left -= 1
-        for item in items:
-            function(item)
+        work(slice(0, shape[0]))
         if left == 0:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr("globular.model.votes.run_all", interrupted)
+    monkeypatch.setattr("globular.algorithms.kmeans.votes.by_parts", interrupted)
     model = globular.NestedMiniBatchKMeans(9, batch_size=100, init=X_CTRL_C[36:45], random_state=0)
     try:
         with pytest.warns(FitInterruptedWarning):

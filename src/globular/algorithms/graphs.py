@@ -7,8 +7,8 @@ from numpy.typing import NDArray
 
 from globular.model.cells import CellTree
 from globular.model.graph import Graph
-from globular.model.statistics import F64
-from globular.seam.passes import CellNeighbors, Labels
+from globular.model.statistics import F64, PairStatistics
+from globular.seam.passes import CellNeighbors, EstimateNeighbors, Labels
 from globular.seam.shard import Shard
 
 ADJACENT_CELLS = 8
@@ -19,6 +19,11 @@ def nearest_graph(shard: Shard, centers: F64, n_neighbors: int) -> Graph:
     C = len(centers)
     one_cell = np.zeros((1, 1), dtype=np.intp)
     return shard.local(centers).run(CellNeighbors(np.array([0, C], dtype=np.intp), one_cell, min(n_neighbors, C)))
+
+
+def estimated_graph(shard: Shard, centers: F64, graph: Graph, pairs: PairStatistics) -> Graph:
+    """The graph of these centres by Eq. 8, after an E-step that has collected what it takes."""
+    return shard.local(centers).run(EstimateNeighbors(graph, pairs))
 
 
 def neighbor_graph(shard: Shard, tree: CellTree, n_neighbors: int) -> Labels:

@@ -178,7 +178,7 @@ callable, default="auto"
         return fit_bytes(N, D, n_numbers, n_words, n_threads) + 32 * COSTS_AT_ONCE * n_threads
 
     def _publish_mixture(self, mixture: Any, dtype: np.dtype[Any]) -> None:
-        columns = mixture.in_columns(resolve_threads(self.n_threads))
+        columns = mixture.in_columns()
         self.weights_, self.means_ = columns.weights.astype(dtype), columns.means.astype(dtype)
         self.loadings_, self.noise_variances_ = columns.loadings.astype(dtype), columns.noise.astype(dtype)
         if not (self.noise_variances_ > 0).all():  # too small for float32
@@ -349,4 +349,4 @@ callable, default="auto"
         T = checked_floats(regressions, "noise_regressions_", (D, D)).copy()
         if not (np.array_equal(T, np.tril(T)) and (np.diag(T) == 1).all()):
             raise ValueError("noise_regressions_ must be lower triangular with ones on its diagonal; fit again")
-        return columns, T, columns.to_coordinates(T, resolve_threads(self.n_threads))
+        return columns, T, columns.to_coordinates(T)

@@ -28,6 +28,7 @@ from globular.algorithms.kmeans.nested_choices import (
     best_start,
 )
 from globular.algorithms.kmeans.probing import N_PROBES, label_probes
+from globular.algorithms.kmeans.votes import AnyVotes, Votes
 from globular.algorithms.seeding.named import Starting
 from globular.algorithms.steps import Step, mapped, result_of
 from globular.estimators.centroids import CentroidEstimator
@@ -40,7 +41,6 @@ from globular.machine import physical_memory
 from globular.model.history import PART, SEEDS, History
 from globular.model.nested import Batch
 from globular.model.statistics import F64
-from globular.model.votes import AnyVotes, Votes
 from globular.seam.passes import Labels
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from globular.model.statistics import F64
 
@@ -94,3 +94,11 @@ def median_center(centers: F64) -> F64:
     """
     median: F64 = np.median(centers[:: max(1, len(centers) // 1000)], axis=0)
     return median
+
+
+def starts_of(sizes: ArrayLike) -> NDArray[np.int64]:
+    """Where things of these sizes begin when they lie one behind the other, and where the last ends: (n + 1, …)."""
+    sizes = np.asarray(sizes, dtype=np.int64)
+    starts = np.zeros((len(sizes) + 1, *sizes.shape[1:]), dtype=np.int64)
+    np.cumsum(sizes, axis=0, out=starts[1:])
+    return starts

@@ -18,7 +18,7 @@ from globular.model.gaussian import GaussianParameters
 from globular.model.observations import Posterior
 from globular.model.statistics import F64, I64
 from globular.model.wishart import GaussianPosterior, GaussianPrior
-from globular.threads import single_threaded_blas
+from globular.threads.blas import single_threaded_blas
 
 
 def marginal(mixture: GaussianParameters, columns: I64) -> GaussianParameters:

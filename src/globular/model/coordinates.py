@@ -21,10 +21,10 @@ from globular.lazy import cached_property
 from globular.model.covariances import FAMILIES, CovarianceLimits
 from globular.model.statistics import F64
 from globular.model.subspace import Subspace
-from globular.threads import even_ranges, run_all
+from globular.threads.blas import single_threaded_blas
 
 MULTIPLIED_AT_ONCE = 1 << 10
-"""Rows of a product that a thread takes at once."""
+"""Rows of a product at once."""
 _LARGEST_SINGLE = float(np.finfo(np.float32).max) / 2
 
 
@@ -80,21 +80,21 @@ class Coordinates:
             np.array_equal(self.origin, other.origin) and np.array_equal(self.forward, other.forward)
         )
 
-    def to(self, rows: F64, n_threads: int = 1) -> F64:
+    def to(self, rows: F64) -> F64:
         """Coordinates of rows, (n, D)."""
-        return self.vectors_to(rows - self.origin, n_threads)
+        return self.vectors_to(rows - self.origin)
 
-    def back(self, points: F64, n_threads: int = 1) -> F64:
+    def back(self, points: F64) -> F64:
         """The rows with these coordinates, (n, D)."""
-        return self.origin + self.vectors_back(points, n_threads)
+        return self.origin + self.vectors_back(points)
 
-    def vectors_to(self, vectors: F64, n_threads: int = 1) -> F64:
+    def vectors_to(self, vectors: F64) -> F64:
         """Differences of rows as differences of coordinates, (…, D)."""
-        return _product(vectors, self.forward, n_threads)
+        return _product(vectors, self.forward)
 
-    def vectors_back(self, vectors: F64, n_threads: int = 1) -> F64:
+    def vectors_back(self, vectors: F64) -> F64:
         """And the other way round."""
-        return _product(vectors, self.backward, n_threads)
+        return _product(vectors, self.backward)
 
     def limits(self, limits: CovarianceLimits) -> CovarianceLimits:
         """Limits of variances of columns, here as those of a column given the ones before it."""
@@ -108,13 +108,11 @@ def _as_single(origin: F64) -> F64:
     return np.where(fits, np.where(fits, origin, 0.0).astype(np.float32), origin).astype(np.float64)
 
 
-def _product(vectors: F64, matrix: F64, n_threads: int) -> F64:
-    """Vectors times a matrix, by blocks that do not depend on the number of threads."""
+@single_threaded_blas
+def _product(vectors: F64, matrix: F64) -> F64:
+    """Vectors times a matrix, by blocks on one thread: the same bits for any number of vectors and threads."""
     flat = np.ascontiguousarray(vectors, dtype=np.float64).reshape(-1, matrix.shape[0])
     found = np.empty_like(flat)
-
-    def multiply(span: tuple[int, int]) -> None:
-        np.matmul(flat[slice(*span)], matrix, out=found[slice(*span)])
-
-    run_all(multiply, even_ranges(len(flat), MULTIPLIED_AT_ONCE), n_threads)
+    for begin in range(0, len(flat), MULTIPLIED_AT_ONCE):
+        np.matmul(flat[begin : begin + MULTIPLIED_AT_ONCE], matrix, out=found[begin : begin + MULTIPLIED_AT_ONCE])
     return found.reshape(vectors.shape)

@@ -21,7 +21,6 @@ from scipy.special import betaln, digamma, gammaln
 
 from globular.lazy import cached_property
 from globular.model.observations import ExpectedMixture, ObservedMoments, Posterior, Prior, Students, log_total
-from globular.model.posteriors import group_sticks, stick_terms
 from globular.model.statistics import F64, I64
 
 P = TypeVar("P", bound=Posterior)
@@ -174,18 +173,22 @@ def sticks_of_groups(alpha: StickPrior, counts: F64, bounds: I64, before: I64, b
 
     `before` are the sticks before each group, and `behind` is what the components behind it hold, (G,) each.
     """
-    log_weights, divergences = np.empty(len(counts)), np.empty(len(before))
-    prior = float(alpha.first - alpha.discount), float(alpha.second), float(alpha.discount)
-    group_sticks(counts, bounds, alpha.n_before + before, behind, *prior, log_weights, divergences)
-    return GroupSticks(log_weights, divergences)
+    firsts, group = bounds[:-1], np.repeat(np.arange(len(before)), np.diff(bounds))
+    number = np.arange(1.0, len(counts) + 1.0) - firsts[group] + alpha.n_before + before[group]  # of each stick
+    so_far = np.cumsum(counts)
+    beyond = so_far[bounds[1:] - 1][group] - so_far + behind[group]
+    a, b = alpha.first - alpha.discount, alpha.second + alpha.discount * number
+    lengths, rests, divergences = _terms(a + counts, b + beyond, a, b)
+    before_each = np.cumsum(rests) - rests
+    left = np.add.reduceat(rests, firsts)
+    return GroupSticks(
+        lengths + before_each - before_each[firsts][group], np.add.reduceat(divergences, firsts) - behind * left
+    )
 
 
 def _terms(first: F64, second: F64, a: F64 | float, b: F64 | float) -> F64:
     """E[log v_i], Eq. 14, E[log(1 − v_i)], Eq. 15, and KL(q_{v_i} ‖ p_v) for v_i ~ Beta(a, b), (3, T)."""
     terms = np.empty((3, len(first)))
-    if isinstance(a, float) and isinstance(b, float):
-        stick_terms(first, second, a, b, terms)
-        return terms
     whole = digamma(first + second)
     terms[0], terms[1] = digamma(first) - whole, digamma(second) - whole
     terms[2] = betaln(a, b) - betaln(first, second)

@@ -36,7 +36,7 @@ from globular.model.coordinates import Coordinates
 from globular.model.covariances import FAMILIES, CentralMoments, CovarianceLimits
 from globular.model.gaussian import Components, GaussianParameters, draw_by_component, mixing_weights
 from globular.model.statistics import F64, I64, SoftStatistics
-from globular.threads import single_threaded_blas
+from globular.threads.blas import single_threaded_blas
 
 NO_WEIGHT_COST = 1e300
 """Stands for −2 log of a weight of zero: with infinity differences would be no numbers."""
@@ -127,21 +127,21 @@ class LowRankParameters(Components):
             variance = np.broadcast_to(variance, (self.n_features,)) @ np.square(self.coordinates.forward)
         return replace(self, noise=self.noise + variance)
 
-    def in_columns(self, n_threads: int = 1) -> LowRankParameters:
+    def in_columns(self) -> LowRankParameters:
         """Means and loadings of the columns themselves, and the variances of every column given those before it."""
         at = self.coordinates
         if at is None:
             return self
         return LowRankParameters(
-            self.weights, at.back(self.means, n_threads), at.vectors_back(self.loadings, n_threads),
+            self.weights, at.back(self.means), at.vectors_back(self.loadings),
             self.noise * np.square(at.scales),
         )  # fmt: skip
 
-    def to_coordinates(self, regressions: F64, n_threads: int = 1) -> LowRankParameters:
+    def to_coordinates(self, regressions: F64) -> LowRankParameters:
         """What `in_columns` came from, but for the scales of the coordinates: those of the mean noise."""
         at = Coordinates.of_regressions(self.weights @ self.means, regressions, self.weights @ self.noise)
         return LowRankParameters(
-            self.weights, at.to(self.means, n_threads), at.vectors_to(self.loadings, n_threads),
+            self.weights, at.to(self.means), at.vectors_to(self.loadings),
             self.noise / np.square(at.scales), at,
         )  # fmt: skip
 

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
+from numpy.typing import NDArray
 
 from globular.model.cells import CenterCells
 from globular.model.columns import Ballots
-from globular.model.groups import CenterGroups
 from globular.model.random import random_order
 from globular.model.statistics import F64, I64, Additive
-from globular.threads import SECONDS_PER_LOOK, even_ranges, run_all
 
 DRAWN_AT_ONCE = 1 << 15
-"""Positions of a random order that a thread looks up at once."""
+"""Positions of a random order that are looked up at once: their numbers stay in the cache."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,20 +49,19 @@ class Batch:
         """The same batch for a shard whose row 0 is row `first` of the whole data."""
         return replace(self, first=first)
 
-    def rows(self, n: int, n_threads: int = 1) -> I64:
-        """The rows of the batch among the shard's n rows, ascending, in the shard's own numbers."""
+    def rows(self, n: int, each: Callable[..., Iterable[I64]] = map) -> I64:
+        """The rows of the batch among the shard's n rows, ascending, in the shard's own numbers.
+
+        `each` may be a `map` by several threads.
+        """
         if self.is_full:
             return np.arange(n, dtype=np.int64)
         n_runs = -(-self.n_rows // self.run)
         begin = -(-self.begin // self.run)
-        runs = np.empty(max(0, min(-(-self.size // self.run), n_runs) - begin), dtype=np.int64)
-        seed, n_bits = np.uint64(self.seed), max(8, (n_runs - 1).bit_length())
-
-        def draw(span: tuple[int, int]) -> None:
-            random_order(seed, n_runs, begin + span[0], n_bits, runs[slice(*span)])
-
-        spans = even_ranges(len(runs), DRAWN_AT_ONCE)
-        run_all(draw, spans, n_threads, seconds=SECONDS_PER_LOOK * len(runs), calls_blas=False)
+        end = min(-(-self.size // self.run), n_runs)
+        spans = [(first, min(first + DRAWN_AT_ONCE, end)) for first in range(begin, end, DRAWN_AT_ONCE)]
+        drawn = list(each(partial(random_order, self.seed, n_runs), spans))
+        runs = np.concatenate(drawn) if drawn else np.empty(0, dtype=np.int64)
         rows = runs if self.run == 1 else (runs[:, None] * self.run + np.arange(self.run)).ravel()
         rows = rows - self.first
         rows = rows[(rows >= 0) & (rows < min(n, self.n_rows - self.first))]
@@ -75,6 +75,24 @@ class Batch:
         """Some rows of the batch at random, in the numbers of the whole data."""
         rows = self.seen_from(0).rows(self.n_rows)
         return np.sort(rng.choice(rows, min(n, len(rows)), replace=False))
+
+
+@dataclass(frozen=True, slots=True)
+class CenterGroups:
+    """A partition of the C centres into groups that share a bound."""
+
+    order: NDArray[np.intp]
+    """Centres sorted by group (ascending index within a group), (C,)."""
+    starts: NDArray[np.intp]
+    """Group g is order[starts[g]:starts[g + 1]], (n_groups + 1,)."""
+
+    @property
+    def n_groups(self) -> int:
+        return len(self.starts) - 1
+
+    def largest_shift(self, shifts: F64) -> F64:
+        """How far the bounds of each group may have shrunk, (n_groups,)."""
+        return np.maximum.reduceat(shifts[self.order], self.starts[:-1])
 
 
 @dataclass(frozen=True, slots=True)

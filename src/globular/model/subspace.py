@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from globular.model.statistics import F64
-from globular.threads import single_threaded_blas
+from globular.threads.blas import single_threaded_blas
 
 MARGIN = 6.0
 WHOLE_SPECTRUM_UP_TO = 256

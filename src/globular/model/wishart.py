@@ -16,11 +16,11 @@ from scipy.special import digamma, gammaln
 
 from globular.lazy import cached_property
 from globular.model.covariances import FAMILIES
-from globular.model.covariances.families import least_pivot, with_factors
+from globular.model.covariances.families import cholesky, inverse_factors, with_factors
 from globular.model.gaussian import GaussianParameters
 from globular.model.observations import ExpectedMixture, ObservedMoments, Posterior, Prior, Students
-from globular.model.posteriors import wishart_scales, wishart_terms
 from globular.model.statistics import F64
+from globular.threads.blas import single_threaded_blas
 
 BETA_RANGE = 1e-8, 1.0
 """What a fitted β₀ may be."""
@@ -177,27 +177,31 @@ class MatrixPosterior(GaussianPosterior):
 
     @classmethod
     def summed(cls, moments: ObservedMoments, beta: F64, m: F64, nu: F64, pulled: F64, prior: GaussianPrior) -> Self:
-        S, lower = np.empty((2, *moments.scatter.shape))
-        away = moments.means - prior.m
-        if not wishart_scales(moments.scatter, pulled, away, prior.S, least_pivot(m.shape[1]), S, lower):
-            S, lower = with_factors(S, np.diagonal(prior.S))
+        away = moments.kind.outer(pulled, moments.means - prior.m)
+        S, lower = with_factors(prior.S + moments.scatter + away, np.diagonal(prior.S))
         posterior = cls(beta, m, nu, S, prior)
         posterior.__dict__["_lower"] = lower
         return posterior
 
     @cached_property
     def _lower(self) -> F64:
-        return np.asarray(np.linalg.cholesky(self.S), dtype=np.float64)
+        return cholesky(self.S)
 
     @cached_property
+    @single_threaded_blas  # the same bits for any number of threads
     def _solved(self) -> tuple[F64, F64]:
-        """Factors of the expected precisions, and the terms that follow from them; see `wishart_terms`."""
-        C, D = self.m.shape
-        factors, terms, prior = np.empty((C, D, D)), np.empty((5, C)), self.prior
-        wishart_terms(
-            self._lower, self.nu, self.m, prior.m, prior.factor, np.empty((D, D)), np.empty(D), factors, terms
-        )
-        return factors, terms
+        """Factors of the expected precisions, and the terms that follow from them, (5, C)."""
+        D, lower, prior = self.m.shape[1], self._lower, self.prior
+        inverse, terms = inverse_factors(lower), np.empty((5, len(self)))
+        halves = 0.5 * (self.nu[:, None] - np.arange(D))
+        whitened, turned = np.matmul((self.m - prior.m)[:, None], inverse), np.matmul(prior.factor.T, inverse)
+        digamma(halves).sum(axis=1, out=terms[0])
+        np.einsum("cef,cef->c", turned, turned, out=terms[1])
+        np.einsum("cdf,cdf->c", whitened, whitened, out=terms[2])
+        gammaln(halves).sum(axis=1, out=terms[3])
+        np.log(np.einsum("cdd->cd", lower)).sum(axis=1, out=terms[4])
+        terms[4] *= 2.0
+        return np.sqrt(self.nu)[:, None, None] * inverse, terms
 
     def join(self, other: Self) -> Self:
         joined = super().join(other)
@@ -301,7 +305,7 @@ class GaussianPrior(Prior):
     @cached_property
     def factor(self) -> F64:
         """Lower triangular factor of the matrix S₀."""
-        return np.asarray(np.linalg.cholesky(self.S), dtype=np.float64)
+        return cholesky(self.S)
 
     def itself(self) -> GaussianPosterior:
         return self.kind(np.array([self.beta]), self.m[None, :], np.array([self.nu]), self.S[None], self)

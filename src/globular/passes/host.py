@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 
 from globular.jit import Queue, kernel, new_queue, share_kernel, take_number
 from globular.lazy import cached_property
-from globular.model.random import random_labels
 from globular.model.statistics import F64
 from globular.seam import passes
 from globular.seam.passes import Index, Labels, Pass, Result, RowValue
@@ -334,13 +333,11 @@ HostShard.implements(passes.Locate)(lambda shard, work: shard.locate(work.masses
 HostShard.implements(passes.Total)(lambda shard, work: shard.totals(work.of, work.by, work.n))
 HostShard.implements(passes.AllLabels)(lambda shard, work: [shard.labels])
 
-BY_METHODS = (passes.Take, passes.Locate, passes.Total, passes.AllLabels, passes.SeedFew, passes.SearchFew)
+BY_METHODS = (
+    passes.Take, passes.Locate, passes.Total, passes.AllLabels, passes.SeedFew, passes.SearchFew, passes.AcceptSeeds,
+    passes.RunChains, passes.EstimateNeighbors,
+)  # fmt: skip
 """Passes that ask methods of a shard for all they need, wherever rows, weights and state lie."""
-
-
-@HostShard.implements(passes.ScatterLabels)
-def scatter_labels(shard: HostShard, work: passes.ScatterLabels) -> None:
-    random_labels(np.uint64(work.seed), shard.first_row, work.n_clusters, shard.labels)
 
 
 @HostShard.implements(passes.LabelBySeeds)

@@ -14,16 +14,23 @@ from __future__ import annotations
 
 from collections.abc import Set
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Generic, Literal, TypeAlias, TypeVar
+from typing import Any, ClassVar, Generic, Literal, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from globular.model.cells import CenterCells
-from globular.model.columns import ColumnMeans
-from globular.model.few_rows import Found, Limits, SeedRows
+from globular.model.columns import Ballots, ColumnMeans
 from globular.model.nested import Batch, NestedSearch, NestedStatistics
-from globular.model.statistics import F64, ColumnMoments, FarRows, HardStatistics, PotentialStatistics, SpareCenters
+from globular.model.statistics import (
+    F64,
+    ColumnMoments,
+    FarRows,
+    HardStatistics,
+    PairStatistics,
+    PotentialStatistics,
+    SpareCenters,
+)
 from globular.model.subspace import Subspace
 from globular.seam.among import ALL, Down, HardAmong, Need, Neighbors, Probe
 
@@ -125,6 +132,25 @@ class AssignBatch(Pass[NestedStatistics]):
     def for_rows(self, n: int) -> AssignBatch:
         """The same pass for a shard of n rows that are all in the batch, and whose state is known."""
         return replace(self, rows=Batch(0, n, n), search=replace(self.search, restart=False))
+
+
+@dataclass(frozen=True, eq=False)
+class ByColumn(Pass[ColumnMeans]):
+    """Centres (k, D) column by column."""
+
+    needs = ColumnMeans.needs
+    centers: F64
+
+
+@dataclass(frozen=True, eq=False)
+class CastBallots(Pass[F64]):
+    """Add rows to the sums of centres by column, in place; returns the gains of ‖S‖². O(nnz of the ballots)."""
+
+    needs = ColumnMeans.needs
+    centers: ColumnMeans
+    ballots: Ballots
+    void: NDArray[np.bool_]
+    """Clusters that take no votes now, (k,)."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -340,6 +366,88 @@ class CellNeighbors(Pass[Labels]):
     starts: Index
     adjacent: Index
     n_neighbors: int
+
+
+@dataclass(frozen=True, eq=False)
+class EstimateNeighbors(Pass[Labels]):
+    """For each row, a cluster, the clusters of smallest mean distance to its rows (Eq. 8), itself first, (C, G).
+
+    Where there is no estimate neighbours in the old graph, (C, G), stay.
+    """
+
+    needs = HERE
+    graph: Labels
+    pairs: PairStatistics
+
+
+@dataclass(frozen=True, eq=False)
+class AcceptSeeds(Pass[NDArray[np.bool_]]):
+    """Which rows, proposals of D² sampling, stay by rejection, each given those before it; the first one always does.
+
+    `before` are their squared distances to the seeds that they were drawn with, `tests` numbers in [0, 1). O(n² D).
+    """
+
+    needs = HERE
+    before: F64
+    tests: F64
+
+
+@dataclass(frozen=True, eq=False)
+class RunChains(Pass[Index]):
+    """Where Metropolis chains end that go over their proposals, the rows, one after the other, π/q = d²/q.
+
+    There are as many chains as rows of `tests`, and each lowers d² for those behind it. The first chain that ends on a
+    seed is the last one. The state stays.
+    """
+
+    needs = HERE
+    effect = Effect(reads={"d2"})
+    q: F64
+    tests: F64
+
+
+@dataclass(frozen=True, slots=True)
+class SeedRows:
+    """Rows that are seeds of k-means++, and the Σ w d² that they leave."""
+
+    indices: NDArray[np.intp]
+    potential: float
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Centres, an upper bound of their objective, and what it took to find them."""
+
+    centers: F64
+    objective: float
+    n_steps: int
+    n_failures: int = 0
+    """Trials that have failed since the last success."""
+
+
+class Limits(NamedTuple):
+    """How far centres go, and when steps and trials end; kernels have no numbers of their own."""
+
+    max_steps: int
+    """Of a trial, or of all where nothing is tried; see `ProbingOptions` for the next four."""
+    min_gain: float
+    total: float
+    unexplained: float
+    unit: bool
+    least_stake: float
+    """See `ProbingOptions.at_stake`."""
+    decay: float
+    """This and the next two: see `algorithms.kmeans.momentum`."""
+    reach: float
+    lead: float
+    least_ratio: float = 0.0
+    """Gain of a swap that is tried, as a multiple of its loss."""
+    worth: float = 0.0
+    """Share of what is at stake that a swap has to gain."""
+    max_failures: int = 0
+    """Trials that may fail one after the other."""
+    max_in_trials: int = 0
+    """Steps of all trials."""
 
 
 @dataclass(frozen=True, eq=False)

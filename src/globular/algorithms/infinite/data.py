@@ -10,11 +10,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from globular.algorithms.graphs import nearest_graph
+from globular.algorithms.graphs import estimated_graph, nearest_graph
 from globular.model.chunks import Chunks, Claims, NodeValue
 from globular.model.covariances import ScatterKind
 from globular.model.gaussian import GaussianParameters
-from globular.model.graph import Graph, Search, estimated_graph
+from globular.model.graph import Graph, Search
 from globular.model.statistics import F64, I64, SoftStatistics, WithinStatistics
 from globular.seam.among import Neighbors, Remembered
 from globular.seam.mixture_passes import Expect, ExpectShares, RowsOf
@@ -231,7 +231,7 @@ class CellData(ActiveRowData):
         seed = int(self._rng.integers(2**63))
         search = Search(options.C_prime or 1, n_random=1, seed=seed, estimate=True)
         found = self.shard.run(ExpectCells(mixture, Neighbors(self._graph, search)))
-        self._graph = estimated_graph(self._graph, found.pairs, self.shard.n_threads)
+        self._graph = estimated_graph(self.shard, mixture.means, self._graph, found.pairs)
         return found
 
     def shares(self, mixture: GaussianParameters, components: I64, counts: F64, most: float = np.inf) -> Shares:

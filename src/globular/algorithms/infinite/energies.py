@@ -15,9 +15,9 @@ import numpy as np
 
 from globular.algorithms.infinite.data import Shares
 from globular.algorithms.mixtures.em import COLD
+from globular.model.cells import starts_of
 from globular.model.covariances import FAMILIES
 from globular.model.dirichlet import StickPrior, sticks_of_groups
-from globular.model.groups import starts_of
 from globular.model.observations import ExpectedMixture, ObservedMoments, Prior
 from globular.model.statistics import F64, I64, joined
 

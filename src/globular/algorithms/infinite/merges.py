@@ -13,7 +13,7 @@ from globular.algorithms.infinite.data import Shares
 from globular.algorithms.infinite.energies import Energies, Groups
 from globular.algorithms.infinite.splits import SplitRules
 from globular.algorithms.mixtures.moves import close_pairs
-from globular.model.groups import starts_of
+from globular.model.cells import starts_of
 from globular.model.observations import ObservedMoments, Prior
 from globular.model.statistics import F64, I64
 

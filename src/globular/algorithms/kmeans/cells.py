@@ -12,9 +12,8 @@ from globular.algorithms.graphs import nearest_graph, neighbor_graph
 from globular.algorithms.kmeans.centers import update_centers
 from globular.algorithms.kmeans.lloyd import KMeansOptions, lloyd
 from globular.algorithms.steps import last_step
-from globular.model.cells import CenterCells
+from globular.model.cells import CenterCells, starts_of
 from globular.model.graph import Graph
-from globular.model.groups import group_by
 from globular.model.statistics import F64, HardStatistics
 from globular.seam.among import Down, Probe
 from globular.seam.passes import AddSeeds, Assign, LabelBySeeds, Relabel, RoughCells, SumByLabel
@@ -55,9 +54,10 @@ def group_centers(shard: Shard, centers: F64, first: F64) -> CenterCells:
     local = shard.local((about / unit).astype(np.float32))
     middles = last_step(lloyd(local, (first - mean) / unit, KMeansOptions(max_iter=3))).model
     local.run(Assign(middles, want="labels"))
-    starts, order = group_by(local.labels, len(first), shard.n_threads)
-    filled = np.diff(starts) > 0
-    return CenterCells(mean + unit * middles[filled], order.astype(np.intp), np.append(0, starts[1:][filled]))
+    sizes = np.bincount(local.labels, minlength=len(first))
+    filled = sizes > 0
+    order = np.argsort(local.labels, kind="stable")
+    return CenterCells(mean + unit * middles[filled], order, starts_of(sizes[filled]))
 
 
 @single_threaded_blas  # the same bits for any number of threads

@@ -21,10 +21,9 @@ from globular.algorithms.kmeans.probing import LEAST_STAKE, ProbingOptions
 from globular.algorithms.kmeans.trials import LEAST_RATIO, ROUGH_GAIN, STEPS_PER_TRIAL, WORTH_KEEPING, TrialOptions
 from globular.algorithms.seeding.common import few_rows_of
 from globular.algorithms.steps import Step
-from globular.model.few_rows import Limits
 from globular.model.history import PART
 from globular.model.statistics import F64
-from globular.seam.passes import SearchFew
+from globular.seam.passes import Limits, SearchFew
 from globular.seam.shard import Shard
 
 CANDIDATES = 4

@@ -15,12 +15,11 @@ from __future__ import annotations
 import numpy as np
 
 from globular.algorithms.kmeans.cells import graph_by_cells
-from globular.algorithms.kmeans.swaps import cost_of_joining
+from globular.algorithms.kmeans.swaps import cost_of_joining, matched_swaps
+from globular.algorithms.kmeans.votes import Votes
 from globular.model.cells import CenterCells
-from globular.model.draws import matched_swaps
 from globular.model.nested import NestedStatistics
 from globular.model.statistics import F64
-from globular.model.votes import Votes
 from globular.seam.passes import Halve, Relabel
 from globular.seam.shard import Shard
 
@@ -72,7 +71,7 @@ def swap_halves(shard: Shard, votes: Votes, halves: Votes, cells: CenterCells | 
         np.add.at(moved, heirs, given_up)
         half[split] = half[spare] = 0.0
         half[heirs] = given_up
-    votes.move(change, unit=unit, n_threads=shard.n_threads)
+    votes.move(shard, change, unit=unit)
     shard.run(Relabel(np.append(names, np.int32(-1))))  # the last entry is where −1 itself points to
 
 

@@ -33,11 +33,10 @@ import numpy as np
 from globular.algorithms.kmeans.cells import draw_cells, group_centers
 from globular.algorithms.kmeans.centers import place_empty
 from globular.algorithms.kmeans.halves import count_halves, cut_in_halves, swap_halves
+from globular.algorithms.kmeans.votes import AnyVotes, ColumnVotes, Votes
 from globular.algorithms.steps import Step
-from globular.model.groups import CenterGroups
-from globular.model.nested import Batch, Bounds, Candidates, NestedSearch, NestedStatistics
+from globular.model.nested import Batch, Bounds, Candidates, CenterGroups, NestedSearch, NestedStatistics
 from globular.model.statistics import F64
-from globular.model.votes import AnyVotes, ColumnVotes, Votes
 from globular.seam.among import Need
 from globular.seam.passes import AssignBatch, Relabel
 from globular.seam.shard import Shard
@@ -103,7 +102,7 @@ def nested_kmeans(
         batch = Batch(seed, b, N, options.run)  # M_t
         search = NestedSearch(bounds, _candidates(shard, votes, options, rng), options.remove_old, restart=t == 1)
         change = shard.run(AssignBatch(votes.centers, votes.origin, batch, search))  # lines 9–29
-        update = update_centers(votes, change, options, shard.n_threads)
+        update = update_centers(shard, votes, change, options)
         stalled = plateau.after(update.energy, b)
         # Line 36. Deviation: all centres together may be asked instead of each. And a batch that has nothing left to
         # improve grows too; with cells, whose noise moves some centre every time, it might never otherwise.
@@ -150,7 +149,7 @@ def one_batch(
     search = NestedSearch(None, candidates, remove_old=False, restart=True)
     change = shard.run(AssignBatch(votes.centers, votes.origin, batch, search))
     cut = None if halves is None else cut_in_halves(votes, halves)
-    update = update_centers(votes, change, options, shard.n_threads)
+    update = update_centers(shard, votes, change, options)
     if halves is not None and cut is not None:
         count_halves(shard, halves, cut, rng)
     wait = 10 * k  # as in scikit-learn
@@ -179,7 +178,7 @@ def _no_votes(shard: Shard, centers: F64, options: NestedOptions) -> AnyVotes:
     """Sparse rows in memory vote column by column; cells, and centres of unit length, need them as rows."""
     by_column = Need.SPARSE not in shard.lacks and options.n_probes == 0 and not options.unit_centers
     if by_column and ColumnVotes.suit(centers):
-        return ColumnVotes.none(centers, shard.n_threads)
+        return ColumnVotes.none(shard, centers)
     return Votes.none(centers)
 
 
@@ -220,9 +219,9 @@ class Update:
     """√(Σ_j v(j) σ̂_C(j)² / Σ_j v(j) p(j)²)."""
 
 
-def update_centers(votes: AnyVotes, change: NestedStatistics, options: NestedOptions, n_threads: int = 1) -> Update:
+def update_centers(shard: Shard, votes: AnyVotes, change: NestedStatistics, options: NestedOptions) -> Update:
     """Lines 30–35: count the votes, move the centres, compare how far they moved with their standard error."""
-    moved = votes.move(change, unit=options.unit_centers, n_threads=n_threads)
+    moved = votes.move(shard, change, unit=options.unit_centers)
     p, sse = moved.shifts, moved.sse
     # votes that nobody takes back hold rows several times: only what the last batch brought tells its energy
     total, weight = (sse, votes.counts) if options.remove_old else (moved.batch_sse, change.counts)

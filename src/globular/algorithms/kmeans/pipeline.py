@@ -37,10 +37,9 @@ from globular.algorithms.kmeans.trials import (
     search_by_trials,
     swap_and_search,
 )
-from globular.algorithms.seeding.common import one_center
+from globular.algorithms.seeding.common import are_few, one_center
 from globular.algorithms.seeding.named import Starting
 from globular.algorithms.steps import Step, numbered_from, result_of
-from globular.model.few_rows import are_few
 from globular.model.history import PART
 from globular.model.statistics import F64
 from globular.seam.shard import Shard

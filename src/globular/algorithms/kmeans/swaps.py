@@ -35,7 +35,6 @@ from globular.algorithms.seeding.common import distinct, effective_dimension
 from globular.algorithms.seeding.named import Start, Starting
 from globular.algorithms.steps import Step, after, mapped, numbered_from
 from globular.model.cells import CenterCells
-from globular.model.draws import matched_swaps
 from globular.model.history import SWAPS
 from globular.model.statistics import F64, HardStatistics
 from globular.seam.among import Probe
@@ -247,3 +246,23 @@ def cost_of_joining(n_a: F64, mean_a: F64, n_b: F64, mean_b: F64) -> F64:
 def _share_of_a_second_center(residuals: F64) -> float:
     """Of the error of its cluster, from the differences of some rows to their centres."""
     return min(0.5, 2.0 / effective_dimension(np.einsum("ij,ij->j", residuals, residuals)))
+
+
+def matched_swaps(losses: F64, nearest: Labels, gains: F64, owners: Labels, safety: float) -> tuple[Labels, Labels]:
+    """The best splits get the centres that are least missed: new names of the clusters, and for each split the centre
+    it gets or −1. A gain must exceed the loss by the factor `safety`."""
+    names, seats, settled = list(range(len(losses))), [-1] * len(owners), set[int]()
+    spares, best = (np.asarray(np.argsort(each, kind="stable")).tolist() for each in (losses, -gains))
+    heirs, lost, gained, owned = (np.asarray(each).tolist() for each in (nearest, losses, gains, owners))
+    waiting = iter(spares)
+    spare = next(waiting, None)
+    for k in best:
+        # settled: has moved, has taken over the rows of one that moved, or has been split
+        while spare is not None and (spare in settled or names[heirs[spare]] != heirs[spare]):
+            spare = next(waiting, None)
+        if spare is None or gained[k] <= safety * lost[spare]:  # no other split gains more, no other centre costs less
+            break
+        if spare != owned[k] and names[owned[k]] == owned[k]:
+            names[spare], seats[k] = heirs[spare], spare
+            settled |= {spare, heirs[spare], owned[k]}
+    return np.array(names, dtype=np.int32), np.array(seats, dtype=np.int32)

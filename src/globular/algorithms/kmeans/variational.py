@@ -18,11 +18,11 @@ from typing import Literal
 
 import numpy as np
 
-from globular.algorithms.graphs import nearest_graph
+from globular.algorithms.graphs import estimated_graph, nearest_graph
 from globular.algorithms.kmeans.cells import draw_cells, graph_by_cells, label_by_cells
 from globular.algorithms.kmeans.centers import update_centers
 from globular.algorithms.steps import Step
-from globular.model.graph import Graph, Search, estimated_graph, introduce, random_graph
+from globular.model.graph import Graph, Search, introduce, random_graph
 from globular.model.statistics import F64, PairStatistics
 from globular.seam.among import Neighbors
 from globular.seam.passes import Assign, ScatterLabels
@@ -112,11 +112,9 @@ class NeighborhoodSearch:
         """Alg. 1 renews the neighbourhoods before the E-step."""
         return graph if self.estimated else self.exhaustive(centers)
 
-    def after(self, graph: Graph, pairs: PairStatistics) -> Graph:
+    def after(self, centers: F64, graph: Graph, pairs: PairStatistics) -> Graph:
         """Alg. 2 estimates them after it, if that E-step has collected what it takes."""
-        if not pairs.pairs.size:
-            return graph
-        return estimated_graph(graph, pairs, self._shard.n_threads)
+        return estimated_graph(self._shard, centers, graph, pairs) if pairs.pairs.size else graph
 
     def among(self, centers: F64, graph: Graph) -> Neighbors:
         """Where rows search in the next E-step."""
@@ -163,13 +161,13 @@ def variational_kmeans(
     for _ in range(options.n_warmup):
         found = shard.run(Assign(centers, among, "labels"))
         n_distances += found.n_distances
-        graph = neighborhoods.after(graph, found.pairs)
+        graph = neighborhoods.after(centers, graph, found.pairs)
         among = neighborhoods.among(centers, graph)
 
     patience = Patience(options)
     for iteration in count(1):
         found = shard.run(Assign(centers, among))
-        graph = neighborhoods.after(graph, found.pairs)
+        graph = neighborhoods.after(centers, graph, found.pairs)
         # M-step, Eq. 4 with hard votes
         update = update_centers(
             shard, found, centers, unit=options.unit_centers, relocate=options.relocate_empty, rows_follow=False

@@ -33,7 +33,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from globular.algorithms.graphs import nearest_graph
+from globular.algorithms.graphs import estimated_graph, nearest_graph
 from globular.algorithms.mixtures.ahead import LookAhead
 from globular.algorithms.mixtures.em import EMOptions, cold_mixture, start_at_random
 from globular.algorithms.mixtures.greedy import grow_mixture
@@ -43,7 +43,7 @@ from globular.model.chunks import ChunkGains, ShareRule
 from globular.model.covariances import FAMILIES, NORM, CovarianceLimits
 from globular.model.gaussian import GaussianParameters, m_step
 from globular.model.given import GivenStart
-from globular.model.graph import Graph, Search, estimated_graph
+from globular.model.graph import Graph, Search
 from globular.model.statistics import F64, SoftStatistics
 from globular.seam.among import Neighbors
 from globular.seam.mixture_passes import Expect
@@ -247,7 +247,7 @@ class _Cells:
             search = Search(options.C_prime, options.n_random, int(self._rng.integers(2**63)), estimate=True)
             statistics = self._shard.run(ExpectCells(mixture, Neighbors(self.graph, search)))
             # Eq. 8 of Forster & Lücke
-            self.graph = estimated_graph(self.graph, statistics.pairs, self._shard.n_threads)
+            self.graph = estimated_graph(self._shard, mixture.means, self.graph, statistics.pairs)
         self._n_distances += statistics.n_distances
         return statistics
 

@@ -71,7 +71,7 @@ def start_low_rank(
     C, D = means.shape
     coordinates = find_coordinates(shard, means, limits) if correlated else None
     if coordinates is not None:
-        means, limits = coordinates.to(means, shard.n_threads), coordinates.limits(limits)
+        means, limits = coordinates.to(means), coordinates.limits(limits)
     drawn, _ = np.linalg.qr(rng.normal(size=(D, n_factors)))  # the same for all cells, which turn them their own way
     mixture = probing_directions(means, np.repeat(np.ascontiguousarray(drawn.T)[None], C, axis=0), coordinates)
     for _ in range(POWER_STEPS):

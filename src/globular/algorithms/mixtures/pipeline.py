@@ -27,11 +27,10 @@ from globular.algorithms.kmeans.trials import TrialOptions
 from globular.algorithms.mixtures.em import EMOptions, covariance_limits, em, start_from_means
 from globular.algorithms.mixtures.moves import ROUGH_TOL, search_by_moves
 from globular.algorithms.search import SHORTEST
-from globular.algorithms.seeding.common import TAKEN_NUMBERS, Seeds, copied, evenly_spread_masses
+from globular.algorithms.seeding.common import TAKEN_NUMBERS, Seeds, copied, evenly_spread_masses, most_few_rows
 from globular.algorithms.seeding.named import automatic, draw_seeds
 from globular.algorithms.steps import Finding, on_part
 from globular.model.covariances import FAMILIES
-from globular.model.few_rows import most_few_rows
 from globular.model.gaussian import GaussianParameters
 from globular.model.history import KMEANS
 from globular.model.statistics import F64

@@ -80,7 +80,7 @@ def warm_up_mixture(
         n_distances += found.n_distances
         if step == 0 or not mixture.family.tied:
             objective = found.objective
-        graph = neighborhoods.after(graph, found.pairs)
+        graph = neighborhoods.after(mixture.means, graph, found.pairs)
     if not keep_covariances:
         mixture = with_variance(mixture, objective / shard.total_weight, limits)
     return SoftStart(mixture, graph, n_distances)
@@ -157,6 +157,6 @@ class SearchByNeighborhoods:
             return found
         graph = self._neighborhoods.before(mixture.means, self._graph)
         found = self._shard.run(Expect(mixture, self._neighborhoods.among(mixture.means, graph)))
-        self._graph = after = self._neighborhoods.after(graph, found.pairs)
+        self._graph = after = self._neighborhoods.after(mixture.means, graph, found.pairs)
         self.find_graph = lambda: after
         return found

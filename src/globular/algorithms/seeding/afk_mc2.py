@@ -17,9 +17,8 @@ import numpy as np
 
 from globular.algorithms.seeding.common import Seeds, first_seed, repeat_rows, seeds_so_far
 from globular.algorithms.seeding.plus_plus import extend
-from globular.model.draws import ends_of_chains
 from globular.model.statistics import F64
-from globular.seam.passes import AddSeeds, Index
+from globular.seam.passes import AddSeeds, Index, RunChains
 from globular.seam.shard import Shard
 
 _PROPOSED_NUMBERS = 1 << 21
@@ -76,6 +75,6 @@ def _run_chains(
     q = 0.5 * local.take(everyone, "errors") / potential + 0.5 / shard.total_weight
     if n_seeds > 1:
         local.run(AddSeeds(seeds[1:n_seeds], 1))
-    last = ends_of_chains(proposals, q, tests, local.take(everyone, "errors"))
+    last = local.run(RunChains(q, tests))
     seeds[n_seeds : n_seeds + len(last)] = proposals[last]
     return len(last)

@@ -20,6 +20,15 @@ TAKEN_NUMBERS = 1 << 26
 Seeds = Generator[Step[F64], None, F64]
 """What a seeding does: it shows the seeds that it has so far, and returns all of them."""
 
+MOST_ROWS, MOST_NUMBERS, MOST_DISTANCES = 1 << 15, 1 << 18, 1 << 18
+"""Rows, their numbers, and distances of a step, up to which rows are few; beyond, passes over parts of them take less
+time."""
+MOST_CLUSTERS = 64
+"""Swaps of one centre after the other suit few clusters; of more, passes swap several at once."""
+SEED_DISTANCES = 1 << 21
+"""Distances of all rows from all seeds up to which rows are few to be seeded, whatever the number of clusters: greedy
+seeds would take two passes each."""
+
 
 def seeds_so_far(seeds: F64, objective: float) -> Step[F64]:
     """A step of a seeding; its objective is what these seeds leave, or more."""
@@ -49,6 +58,23 @@ def copied(shard: Shard) -> Shard:
     """All rows of a shard, beside the algorithm."""
     everyone = np.arange(shard.n_rows)
     return shard.local(shard.take(everyone), shard.take(everyone, "weights"))
+
+
+def most_few_rows(n_columns: int, n_clusters: int) -> int:
+    """The most rows that are few for this number of clusters; 0 where the clusters are many."""
+    if n_clusters > MOST_CLUSTERS:
+        return 0
+    return min(MOST_ROWS, MOST_NUMBERS // n_columns, MOST_DISTANCES // n_clusters)
+
+
+def are_few(n_rows: int, n_columns: int, n_clusters: int) -> bool:
+    """True if the problem is small enough for the compiled single-thread search."""
+    return n_rows <= most_few_rows(n_columns, n_clusters)
+
+
+def are_few_to_seed(n_rows: int, n_columns: int, n_clusters: int) -> bool:
+    """True if greedy seeds are drawn without passes, also for more clusters than are searched."""
+    return n_rows <= min(MOST_ROWS, MOST_NUMBERS // n_columns, SEED_DISTANCES // n_clusters)
 
 
 def few_rows_of(shard: Shard) -> Shard:

@@ -44,8 +44,7 @@ from globular.algorithms.seeding.common import (
 from globular.algorithms.seeding.plus_plus import distinct_plus_plus, extend
 from globular.algorithms.seeding.shares import apportion, hubness, reach, share_exponent
 from globular.algorithms.steps import Step, result_of
-from globular.model.cells import CellLevel, CellTree
-from globular.model.groups import order_by, starts_of
+from globular.model.cells import CellLevel, CellTree, starts_of
 from globular.model.statistics import F64, HardStatistics
 from globular.seam.among import Down, Route
 from globular.seam.passes import AddSeeds, Assign, CellSeeds, Index, Labels
@@ -123,7 +122,8 @@ class _Sample:
     def sorted_by(self, cells: Labels, n_cells: int) -> _CellSample:
         """The sample in the order of its cells."""
         sizes = np.asarray(np.bincount(cells, minlength=n_cells))
-        order = order_by(cells, n_cells)
+        # sorting is many times faster for numbers of 16 bits
+        order = np.argsort(cells.astype(np.int16) if n_cells <= 2**15 else cells, kind="stable")
         return _CellSample(self.indices[order], self.weights[order], sizes, starts_of(sizes))
 
 

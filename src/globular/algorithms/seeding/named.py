@@ -8,13 +8,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from globular.algorithms.seeding.afk_mc2 import afk_mc2
-from globular.algorithms.seeding.common import Seeds, greedy_trials
+from globular.algorithms.seeding.common import Seeds, are_few_to_seed, greedy_trials
 from globular.algorithms.seeding.hierarchical import hierarchical
 from globular.algorithms.seeding.parallel import parallel
 from globular.algorithms.seeding.plus_plus import plus_plus, plus_plus_of_few
 from globular.algorithms.seeding.random import random
 from globular.algorithms.steps import Step
-from globular.model.few_rows import are_few_to_seed
 from globular.model.graph import Graph
 from globular.model.statistics import F64
 from globular.seam.passes import LabelBySeeds

@@ -27,9 +27,8 @@ from globular.algorithms.seeding.common import (
     seeds_so_far,
     take_squared_distances,
 )
-from globular.model.draws import accepted_proposals
 from globular.model.statistics import F64
-from globular.seam.passes import AddSeeds, SeedFew, TrySeeds
+from globular.seam.passes import AcceptSeeds, AddSeeds, SeedFew, TrySeeds
 from globular.seam.shard import Shard
 
 _LONGEST_BATCH = 1024
@@ -82,7 +81,8 @@ def _draw_batch(shard: Shard, length: int, potential: float, rng: np.random.Gene
     proposals = shard.take(indices)
     if length == 1:
         return proposals
-    return proposals[accepted_proposals(proposals, take_squared_distances(shard, indices), tests)]
+    before = take_squared_distances(shard, indices)
+    return proposals[shard.local(proposals).run(AcceptSeeds(before, tests))]
 
 
 def extend_greedily(

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
+from scipy.linalg.lapack import dtrtri
 
 from globular.model.covariances.family import CentralMoments, CovarianceFamily, CovarianceLimits
 from globular.model.covariances.scatter import COLUMNS, NORM, OUTER, ScatterKind
-from globular.model.posteriors import invert_factors
 from globular.model.statistics import F64
-from globular.threads import single_threaded_blas
+from globular.threads.blas import single_threaded_blas
 
 _EPS = float(np.finfo(np.float64).eps)
 _MOST_LIFTS = 30  # tries of a Cholesky factor, each with ten times the lift
@@ -72,10 +71,8 @@ class _Matrices(CovarianceFamily):
     requirement = "symmetric, positive-definite"
 
     def factors(self, covariances: F64) -> F64:
-        factors = np.empty((covariances.size // covariances.shape[-1] ** 2, *covariances.shape[-2:]))
-        if not _factored(covariances, factors):
-            raise np.linalg.LinAlgError("a covariance is not positive definite")
-        return factors.reshape(covariances.shape)
+        lower = cholesky(covariances.reshape(-1, *covariances.shape[-2:]))
+        return inverse_factors(lower).reshape(covariances.shape)
 
     def precisions(self, factors: F64) -> F64:
         return factors @ np.swapaxes(factors, -1, -2)
@@ -154,15 +151,25 @@ def _lifted(covariance: F64, limits: CovarianceLimits) -> F64:
 
 def _positive(matrices: F64) -> bool:
     """Whether every one of the matrices has a Cholesky factor."""
-    return _factored(matrices, np.empty((0, *matrices.shape[-2:])))
+    try:
+        cholesky(matrices)
+    except np.linalg.LinAlgError:
+        return False
+    return True
 
 
-def _factored(matrices: F64, factors: F64) -> bool:
-    """The same, and the factors of their inverses where these are wanted; see `invert_factors`."""
-    D = matrices.shape[-1]
-    lower, inverse = np.empty((2, D, D))
-    some = np.array(matrices, dtype=np.float64).reshape(-1, D, D)  # a copy, as kernels take it
-    return invert_factors(some, lower, inverse, factors)
+@single_threaded_blas  # on matrices this small threads only wait for each other
+def cholesky(matrices: F64) -> F64:
+    """Lower triangles; an error where one of the matrices has none."""
+    return np.asarray(np.linalg.cholesky(matrices), dtype=np.float64)
+
+
+def inverse_factors(lower: F64) -> F64:
+    """Upper triangles U, U Uᵀ the inverse of each L Lᵀ, (C, D, D)."""
+    factors = np.empty_like(lower)
+    for c, upper in enumerate(np.swapaxes(lower, 1, 2)):
+        factors[c] = dtrtri(upper)[0]
+    return factors
 
 
 def least_pivot(D: int) -> float:
@@ -176,8 +183,7 @@ def with_factors(matrices: F64, least: F64) -> tuple[F64, F64]:
     `least` is what a diagonal is at least, but for rounding, (D,). Multiples of these matrices have factors, too.
     """
     try:
-        # on matrices this small threads only wait for each other
-        lower: F64 = single_threaded_blas.run(partial(np.linalg.cholesky, matrices))
+        lower = cholesky(matrices)
         if (_pivots(lower) >= least_pivot(matrices.shape[1]) * _diagonals(matrices)).all():
             return matrices, lower
     except np.linalg.LinAlgError:

@@ -3,9 +3,11 @@
 from globular.passes.cpu import (  # they register
     answer,
     assign,
+    by_column,
     columns,
     expect,
     few_rows,
+    graph,
     nearest,
     project,
     seeds,
@@ -15,5 +17,6 @@ from globular.passes.cpu import (  # they register
 from globular.passes.cpu.shard import CpuShard
 
 __all__ = [
-    "CpuShard", "answer", "assign", "columns", "expect", "few_rows", "nearest", "project", "seeds", "sums", "swaps",
+    "CpuShard", "answer", "assign", "by_column", "columns", "expect", "few_rows", "graph", "nearest", "project",
+    "seeds", "sums", "swaps",
 ]  # fmt: skip

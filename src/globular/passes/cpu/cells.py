@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 from globular.jit import Queue, Scratch, inline, kernel, new_queue, share_kernel, take_number
 from globular.jit.blas import multiply_rows
 from globular.jit.memory import as_matrix, order_key
-from globular.model.groups import group_by
 from globular.model.statistics import F64, Floats
 from globular.passes.cpu.engine.decide import STATE, TILE, insert, lower_block, lower_few_columns
+from globular.passes.cpu.engine.group import group_by
 from globular.passes.cpu.engine.rows import squared_distance
 from globular.passes.cpu.engine.score import ScoredCenters, Visit, Workspace, score_block
 from globular.passes.cpu.grouped import ROWS_PER_TASK

@@ -25,6 +25,7 @@ from globular.jit.vectors import LINE, add_1_line, add_2_lines, add_4_lines, add
 from globular.model.columns import ColumnMeans
 from globular.model.nested import Bounds
 from globular.model.statistics import F64, I64
+from globular.passes.cpu.by_column import column_means
 from globular.passes.cpu.cells import CellProduct, new_workspace
 from globular.passes.cpu.engine.decide import TILE, lower_block, scores_may_overflow
 from globular.passes.cpu.engine.rows import CANCELLED, distance_by_columns, row_length
@@ -388,7 +389,7 @@ def center_scores(shard: CpuShard, centers: F64 | ColumnMeans, n_rows: int) -> C
         return CenterScores(shard, _dense(shard, np.ascontiguousarray(centers, dtype=np.float64)))
     if isinstance(centers, ColumnMeans):
         return CenterScores(shard, _by_columns(centers), RowProducts.empty(n_rows))
-    return CenterScores(shard, _by_columns(ColumnMeans.of(np.ascontiguousarray(centers), shard.n_threads)))
+    return CenterScores(shard, _by_columns(column_means(np.ascontiguousarray(centers), shard.n_threads)))
 
 
 def _dense(shard: CpuShard, centers: F64) -> ScoreCenters:

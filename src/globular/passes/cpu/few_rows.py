@@ -14,11 +14,10 @@ import numpy as np
 
 from globular.jit import inline, kernel
 from globular.jit.tiles import ROWS, lowest_of_rows, tile_for
-from globular.model.few_rows import Found, SeedRows
 from globular.model.statistics import F64
 from globular.passes.cpu.grouped import count_up_to
 from globular.passes.host import HostShard
-from globular.seam.passes import SearchFew, SeedFew
+from globular.seam.passes import Found, SearchFew, SeedFew, SeedRows
 
 
 class Few(NamedTuple):
@@ -240,7 +239,7 @@ def at_stake(objective: float, limits: Any) -> float:
 @kernel
 def step_few(
     few: Any,  # IN/OUT centers; OUT means, labels, closest and second
-    limits: Any,  # IN  see `model.few_rows.Limits`
+    limits: Any,  # IN  see `seam.passes.Limits`
     goal: float,  # IN  steps end below this objective, or when they will hardly reach it; −∞: there is none
 ) -> tuple[float, int]:
     """Iterations with momentum; returns the last objective and their number. O(N · C · D) each."""

@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from globular.jit import Queue, inline, kernel, new_queue, share_kernel, take_number
-from globular.model.groups import group_by, order_by
 from globular.model.statistics import Floats
+from globular.passes.cpu.engine.group import group_by
 from globular.passes.cpu.rows import CSRRows, KernelRows, read_only
 from globular.passes.cpu.shard import CpuShard
 from globular.passes.host import ROWS_AT_ONCE
@@ -205,7 +205,9 @@ def move_rows(shard: CpuShard, held: Grouping, moved: NDArray[np.integer]) -> ND
     numbers = members[0].take(left)
     if len(left) == 0:
         return numbers
-    order = order_by(new, len(starts) - 1, shard.n_threads)
+    # a look at every group costs more than sorting few rows
+    few = len(new) * 8 < len(starts)
+    order = np.argsort(new, kind="stable") if few else group_by(new, len(starts) - 1, shard.n_threads)[1]
     arrivals, new = left.take(order), new.take(order)
     new_starts = np.empty_like(starts)
     new_members = np.empty_like(members) if held.spare is None else held.spare

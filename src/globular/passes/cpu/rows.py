@@ -6,16 +6,18 @@ copied whole. Small integers and float16 become float32 without loss; wider inte
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeVar, cast
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 from scipy import sparse
 
 from globular.data.blocks import working_dtype
 from globular.jit import Queue, kernel, new_queue, share_kernel, take_number
+from globular.jit.target import CACHE_LINE
 from globular.model.statistics import F64, Floats
 from globular.passes.cpu.engine.rows import row_length
 from globular.passes.host import ROWS_AT_ONCE
@@ -320,3 +322,11 @@ def on_tasks(
         work(new_queue(), slice(t, t + 1), gather_rows(rows, numbers[begins[t] : ends[t]]), within)
 
     run_all(gathered, range(n_tasks), n_threads, calls_blas=calls_blas)
+
+
+def aligned_zeros(shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
+    """Zeros that begin with a cache line: no vector of a tile, and no `LINE`, then lies across two of them."""
+    n = math.prod(shape) * np.dtype(dtype).itemsize
+    raw = np.zeros(n + CACHE_LINE, dtype=np.uint8)
+    start = -raw.ctypes.data % CACHE_LINE
+    return raw[start : start + n].view(dtype).reshape(shape)

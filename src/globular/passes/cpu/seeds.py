@@ -12,14 +12,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from globular.jit import Queue, Scratch, kernel, new_queue, share_kernel, take_number
+from globular.jit import Queue, Scratch, inline, kernel, new_queue, share_kernel, take_number
 from globular.model.statistics import F64, PotentialStatistics
 from globular.passes.cpu.cells import CellProduct
 from globular.passes.cpu.engine.rows import squared_distance
 from globular.passes.cpu.rows import KernelRows, on_rows
 from globular.passes.cpu.shard import CpuShard
-from globular.passes.host import RUN, error_runs, runs_of, threads_for_runs, weighted_sum
-from globular.seam.passes import AddSeeds, CellSeeds, Index, TrySeeds
+from globular.passes.host import RUN, HostShard, error_runs, runs_of, threads_for_runs, weighted_sum
+from globular.seam.passes import AcceptSeeds, AddSeeds, CellSeeds, Index, RunChains, TrySeeds
 
 
 @kernel
@@ -174,6 +174,59 @@ def zero_level(shard: CpuShard) -> float:
     return (4 * float(np.finfo(shard.rows.dtype).eps)) ** 2 if len(shard.scales) else 0.0
 
 
+@inline
+def lower_between(x: Any, first: int, stop: int, seed: int, d2: Any) -> None:
+    """Lower the squared distances of rows first … stop − 1 by one of the rows. O(n · D)."""
+    for i in range(first, stop):
+        total = 0.0
+        for j in range(x.shape[1]):
+            difference = x[i, j] - x[seed, j]
+            total += difference * difference
+        d2[i] = min(d2[i], total)
+
+
+@kernel
+def accept_proposals(
+    x: Any,  # IN  (n, D) float64
+    tests: Any,  # IN  (n,) numbers in [0, 1)
+    before: Any,  # IN  (n,) squared distances to the seeds before the first proposal
+    d2: Any,  # IN/OUT (n,) the same; lowered by those that are accepted
+    accepted: Any,  # OUT (n,) bool
+) -> None:
+    """Rejection: a proposal stays with the chance d² / d² before, given those accepted so far. O(n² · D)."""
+    for i in range(x.shape[0]):
+        accepted[i] = i == 0 or tests[i] * before[i] < d2[i]
+        if accepted[i]:
+            lower_between(x, i + 1, x.shape[0], i, d2)
+
+
+@kernel
+def run_chains(
+    x: Any,  # IN  (n · m, D) float64, the proposals of n chains
+    q: Any,  # IN  (n · m,) their chance of being proposed, by weight
+    tests: Any,  # IN  (n, m) numbers in [0, 1)
+    d2: Any,  # IN/OUT (n · m,) squared distances to the seeds so far; lowered by what the chains end at
+    last: Any,  # OUT (n,) where each chain ends
+) -> int:
+    """Metropolis chains for d² / q, each given the ends of those before; how many until one ends on a seed.
+
+    O(n² · m · D)
+    """
+    n, m = tests.shape
+    for chain in range(n):
+        state = chain * m
+        for end in last[:chain]:  # when their turn comes: the proposals of one chain stay in the cache
+            lower_between(x, state, state + m, end, d2)
+        for t in range(1, m):
+            here = chain * m + t
+            if tests[chain, t] * (d2[state] / q[state]) < d2[here] / q[here]:
+                state = here
+        if d2[state] == 0.0:
+            return chain
+        last[chain] = state
+    return n
+
+
 @CpuShard.implements(AddSeeds)
 def add_seeds(shard: CpuShard, work: AddSeeds) -> PotentialStatistics:
     if work.n_before == 0:
@@ -240,3 +293,18 @@ def cell_seeds(shard: CpuShard, work: CellSeeds) -> Index:
 
     share_kernel(seed, queue, shard.n_threads)
     return chosen.astype(np.intp)
+
+
+@HostShard.implements(AcceptSeeds)
+def accept_seeds(shard: HostShard, work: AcceptSeeds) -> NDArray[np.bool_]:
+    proposals, before = (np.asarray(each) for each in (shard.take(np.arange(shard.n_rows)), work.before))
+    accepted = np.empty(len(proposals), dtype=np.bool_)
+    accept_proposals(proposals, work.tests, before, before.copy(), accepted)
+    return accepted
+
+
+@HostShard.implements(RunChains)
+def run_chains_of(shard: HostShard, work: RunChains) -> Index:
+    everyone, last = np.arange(shard.n_rows), np.empty(len(work.tests), dtype=np.intp)
+    proposals, squared = (np.asarray(shard.take(everyone, what)) for what in ("rows", "errors"))
+    return last[: run_chains(proposals, np.asarray(work.q), work.tests, squared.copy(), last)]

@@ -14,10 +14,9 @@ import numpy as np
 
 from globular.jit import Queue, kernel, take_number
 from globular.jit.tiles import ROWS, line_tile, tile_for
-from globular.model.columns import aligned_zeros
 from globular.model.statistics import F64
 from globular.passes.cpu.engine.label import CENTER_CHUNK, STRETCH, Bound, Given, LabelBlock, Nominees
-from globular.passes.cpu.rows import CSRRows
+from globular.passes.cpu.rows import CSRRows, aligned_zeros
 from globular.passes.cpu.shard import CpuShard
 
 

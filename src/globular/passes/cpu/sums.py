@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from globular.jit import Queue, kernel, take_number
-from globular.model.groups import group_by
 from globular.model.statistics import F64, HardStatistics
+from globular.passes.cpu.engine.group import group_by
 from globular.passes.cpu.engine.rows import AHEAD, add_row, fetch
 from globular.passes.cpu.grouped import ROWS_PER_TASK, Grouping, count_up_to
 from globular.passes.cpu.rows import DenseRows, KernelRows, can_be_indexed, on_spans, on_tasks

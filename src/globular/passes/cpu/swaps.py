@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 
 from globular.jit import Queue, Scratch, kernel, take_number
 from globular.jit.memory import as_matrix
-from globular.model.groups import group_by
 from globular.model.statistics import HardStatistics, SpareCenters
 from globular.passes.cpu.cells import CellProduct, block_size
+from globular.passes.cpu.engine.group import group_by
 from globular.passes.cpu.engine.rows import add_row, squared_distance
 from globular.passes.cpu.engine.score import score_block
 from globular.passes.cpu.grouped import Grouping, packed

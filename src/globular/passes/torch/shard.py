@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 
 from globular.errors import MemoryBudgetError, UnsupportedPassError
 from globular.lazy import cached_property
-from globular.model.random import random_labels
 from globular.model.statistics import F64, Floats
+from globular.passes.cpu.engine.random import random_labels
 from globular.passes.host import BY_METHODS, Handler, HostShard
 from globular.passes.torch import plain
 from globular.passes.torch.arrays import DeviceArray

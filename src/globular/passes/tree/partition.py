@@ -48,9 +48,9 @@ from numpy.typing import NDArray
 from globular.jit import inline, kernel
 from globular.model.chunks import Chunks
 from globular.model.covariances import ScatterKind
-from globular.model.groups import group_by
 from globular.model.statistics import F64, I64
 from globular.passes.cpu.engine.densities import add_square, weight_of
+from globular.passes.cpu.engine.group import group_by
 from globular.passes.host import GATHERED_AT_ONCE, ROWS_AT_ONCE
 from globular.passes.tree.splitting import Held, Planes, Shape, grow_nodes, route_rows
 from globular.threads import SECONDS_PER_NUMBER, even_ranges, map_all, run_all

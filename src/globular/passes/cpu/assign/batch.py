@@ -17,6 +17,7 @@ Only rows that changed their cluster are summed, in cluster order; in each the r
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -48,7 +49,7 @@ from globular.passes.cpu.shard import CpuShard
 from globular.passes.host import ROWS_AT_ONCE, SEARCHED_AT_ONCE
 from globular.seam.among import Down, Probe
 from globular.seam.passes import Assign, AssignBatch, Labels
-from globular.threads import SECONDS_PER_NUMBER, even_ranges, run_all, single_threaded_blas, worth_waking
+from globular.threads import SECONDS_PER_NUMBER, even_ranges, map_all, run_all, single_threaded_blas, worth_waking
 
 DIRECT_SHARE = 1 / 6
 """Dense rows with at most this share of the centres as candidates compute those distances alone, others all: a
@@ -274,7 +275,7 @@ class _BatchRows:
 def _rows_of_batch(shard: CpuShard, batch: Batch) -> I64:
     known = shard.recall(_BatchRows)
     if known is None or known.batch != batch:
-        known = _BatchRows(batch, batch.rows(shard.n_rows, shard.n_threads))
+        known = _BatchRows(batch, batch.rows(shard.n_rows, partial(map_all, n_threads=shard.n_threads)))
         shard.keep(known)
     return known.rows
 

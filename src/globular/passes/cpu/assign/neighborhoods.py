@@ -20,9 +20,9 @@ from globular.jit import Queue, Scratch, inline, kernel, take_number, twin
 from globular.jit.memory import prefetch_row
 from globular.jit.tiles import distances_to_tile, line_tile
 from globular.model.graph import Graph, Search
-from globular.model.random import random_cluster, random_outside
 from globular.model.statistics import F64, PairStatistics
 from globular.passes.cpu.cells import prepared
+from globular.passes.cpu.engine.random import random_cluster, random_outside
 from globular.passes.cpu.engine.rows import AHEAD, fetch, quick_distance, quick_distances, squared_distance
 from globular.passes.cpu.grouped import group_rows, move_rows, packed, sort_when_it_pays
 from globular.passes.cpu.rows import KernelRows, can_be_indexed, on_tasks

@@ -17,12 +17,13 @@ from numpy.typing import NDArray
 
 from globular.jit import Queue, inline, kernel, new_queue, share_kernel, take_number
 from globular.model.graph import Graph, Search
-from globular.model.groups import group_by
-from globular.model.random import GOLDEN, random_cluster
+from globular.model.random import GOLDEN
 from globular.model.statistics import F64, Floats, HardStatistics, PairStatistics
 from globular.passes.cpu.assign.neighborhoods import closest_of_neighborhoods
 from globular.passes.cpu.cells import prepared
 from globular.passes.cpu.engine.decide import insert
+from globular.passes.cpu.engine.group import group_by
+from globular.passes.cpu.engine.random import random_cluster
 from globular.passes.cpu.engine.rows import AHEAD, fetch, quick_distance, quick_mahalanobis, squared_distance
 from globular.passes.cpu.grouped import ROWS_PER_TASK, Grouping
 from globular.passes.cpu.rows import KernelRows, on_rows, on_tasks

@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 from globular.jit import Queue, inline, kernel, take_number, twin
 from globular.jit.memory import prefetch_row
 from globular.model.columns import Ballots
-from globular.model.groups import group_by
 from globular.model.nested import NestedStatistics
 from globular.model.statistics import F64, I64
 from globular.passes.cpu.assign.all import ROWS_PER_LABELLED_SPAN
 from globular.passes.cpu.center_scores import RowProducts
+from globular.passes.cpu.engine.group import group_by
 from globular.passes.cpu.engine.rows import add_row, squared_distance
 from globular.passes.cpu.rows import CSRRows, KernelRows, on_tasks
 from globular.passes.cpu.shard import CpuShard

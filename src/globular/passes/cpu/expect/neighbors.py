@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 
 from globular.jit import Queue, inline, kernel, new_queue, share_kernel, take_number
 from globular.model.gaussian import GaussianParameters
-from globular.model.groups import group_by
 from globular.model.statistics import F64, SoftStatistics
 from globular.passes.cpu.assign.neighbors import SquaredDistances, kept_members, search_candidates_of
 from globular.passes.cpu.engine.decide import insert
+from globular.passes.cpu.engine.group import group_by
 from globular.passes.cpu.grouped import ROWS_PER_TASK, cut_groups
 from globular.passes.cpu.rows import KernelRows, Rows, can_be_indexed, gather_rows, on_rows
 from globular.passes.cpu.shard import CpuShard

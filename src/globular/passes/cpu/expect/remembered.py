@@ -20,8 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from globular.jit import Queue, Scratch, inline, kernel, new_queue, share_kernel, take_number
+from globular.model.cells import starts_of
 from globular.model.gaussian import GaussianParameters
-from globular.model.groups import starts_of
 from globular.model.observations import ExpectedMixture, ObservedMoments
 from globular.model.statistics import F64, I64, SoftStatistics
 from globular.passes.cpu.engine.densities import (

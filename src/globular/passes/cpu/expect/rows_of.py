@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from globular.model.cells import starts_of
 from globular.model.chunks import Chunks, Claims
-from globular.model.groups import starts_of
 from globular.model.statistics import F64, I64
 from globular.passes.cpu.expect.all import blocks_for
 from globular.passes.cpu.expect.remembered import Kept, Pairs

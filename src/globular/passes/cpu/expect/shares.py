@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 
 from globular.jit import kernel, new_queue, share_kernel
-from globular.model.groups import group_by
 from globular.model.statistics import I64, SoftStatistics, WithinStatistics
 from globular.passes.cpu.engine.densities import Observed
+from globular.passes.cpu.engine.group import group_by
 from globular.passes.cpu.engine.moments import Answers, Tally
 from globular.passes.cpu.expect.blocks import ChunkBlocks, Stretches, block_size, expect_or_answer, new_block
 from globular.passes.cpu.rows import read_only

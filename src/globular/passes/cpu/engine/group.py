@@ -1,15 +1,13 @@
-"""Groups: rows (or other things) by their label, and centres that share a yinyang bound."""
+"""Rows, or other things, by their label: a counting sort on all threads."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from globular.jit import Queue, inline, kernel, new_queue, share_kernel, take_number
-from globular.model.statistics import F64
 from globular.threads import SECONDS_PER_LOOK, worth_waking
 
 SORTED_ALONE = 40_000
@@ -75,14 +73,6 @@ def place_members(
         s = take_number(queue)
 
 
-def starts_of(sizes: ArrayLike) -> NDArray[np.int64]:
-    """Where things of these sizes begin when they lie one behind the other, and where the last ends: (n + 1, …)."""
-    sizes = np.asarray(sizes, dtype=np.int64)
-    starts = np.zeros((len(sizes) + 1, *sizes.shape[1:]), dtype=np.int64)
-    np.cumsum(sizes, axis=0, out=starts[1:])
-    return starts
-
-
 def group_by(
     labels: NDArray[np.int32], n_groups: int, n_threads: int = 1
 ) -> tuple[NDArray[np.int64], NDArray[np.integer]]:
@@ -98,28 +88,3 @@ def group_by(
     running_starts(ends, starts)
     share_kernel(lambda: place_members(queues[1], labels, ends, order), queues[1], n_spans, calls_blas=False)
     return starts, order
-
-
-def order_by(labels: NDArray[np.int32], n_groups: int, n_threads: int = 1) -> NDArray[np.integer]:
-    """The `order` of `group_by`, without a look at every group where labels are few, or lie on a card."""
-    if len(labels) * 8 < n_groups or not isinstance(labels, np.ndarray):
-        return np.argsort(labels, kind="stable")
-    return group_by(labels, n_groups, n_threads)[1]
-
-
-@dataclass(frozen=True, slots=True)
-class CenterGroups:
-    """A partition of the C centres into groups that share a bound."""
-
-    order: NDArray[np.intp]
-    """Centres sorted by group (ascending index within a group), (C,)."""
-    starts: NDArray[np.intp]
-    """Group g is order[starts[g]:starts[g + 1]], (n_groups + 1,)."""
-
-    @property
-    def n_groups(self) -> int:
-        return len(self.starts) - 1
-
-    def largest_shift(self, shifts: F64) -> F64:
-        """How far the bounds of each group may have shrunk, (n_groups,)."""
-        return np.maximum.reduceat(shifts[self.order], self.starts[:-1])

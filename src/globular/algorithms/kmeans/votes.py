@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from globular.jit import kernel
-from globular.model.columns import ColumnMeans, transpose_back
+from globular.algorithms.kmeans.centers import by_parts
+from globular.model.columns import ColumnMeans
 from globular.model.nested import NestedStatistics
 from globular.model.statistics import F64, I64, Floats
-from globular.threads import even_ranges, run_all, to_the_end
+from globular.seam.passes import ByColumn, CastBallots
+from globular.seam.shard import Shard
+from globular.threads import to_the_end
 
-ENTRIES_PER_TASK = 2**18  # numbers of C × D that one thread handles at a time
 TINY = float(np.finfo(np.float64).tiny)
 LARGEST_OFFSET = 2.0**20
 """Squared offset of centres, in mean squares of their differences, up to which sums may be taken about zero."""
@@ -30,52 +31,6 @@ class Moved:
     """Σ w ‖x − c‖² per cluster over all votes, about the centres before, (C,)."""
     batch_sse: F64
     """The same over what the last batch added."""
-
-
-@kernel
-def move_centers(
-    sums: Any,  # IN  (C, D) Σ w (x − origin) before the last batch
-    change: Any,  # IN/OUT (C, D) what the last batch adds to the sums; on return the sums with it
-    counts: Any,  # IN  (C,) Σ w, the last batch included
-    origin: Any,  # IN  (D,)
-    old: Any,  # IN  (C, D) the centres
-    unit: bool,  # IN  whether centres have unit length
-    centers: Any,  # OUT (C, D) the means; a cluster without votes keeps its place
-    shifts: Any,  # OUT (C,) ‖centers − old‖
-    cross: Any,  # OUT (C, 3) (old − origin) · sums, (old − origin) · change, ‖old − origin‖²
-    first: int,  # IN  clusters first … last − 1
-    last: int,  # IN
-) -> None:
-    """Everything that touches C × D numbers in an M-step, in one go. O(clusters · D)."""
-    D = old.shape[1]
-    for c in range(first, last):
-        with_sums, with_change, squared, norm = 0.0, 0.0, 0.0, 0.0
-        for j in range(D):
-            added = change[c, j]
-            total = sums[c, j] + added
-            change[c, j] = total
-            step = old[c, j] - origin[j]
-            with_sums += step * total
-            with_change += step * added
-            squared += step * step
-            whole = total + counts[c] * origin[j]
-            norm += whole * whole
-        cross[c, 0], cross[c, 1], cross[c, 2] = with_sums, with_change, squared
-        divisor = np.sqrt(norm) if unit else counts[c]
-        shift = 0.0
-        # opposite rows may cancel: such a cluster keeps its direction
-        if counts[c] <= 0.0 or (unit and divisor <= 1e-12 * counts[c]):
-            for j in range(D):
-                centers[c, j] = old[c, j]
-        elif unit:
-            for j in range(D):
-                centers[c, j] = (change[c, j] + counts[c] * origin[j]) / divisor
-                shift += (centers[c, j] - old[c, j]) ** 2
-        else:
-            for j in range(D):
-                centers[c, j] = origin[j] + change[c, j] / divisor
-                shift += (centers[c, j] - old[c, j]) ** 2
-        shifts[c] = np.sqrt(shift)
 
 
 @dataclass(slots=True)
@@ -114,7 +69,7 @@ class Votes:
         votes.sizes += counts > 0
         return votes
 
-    def move(self, change: NestedStatistics, *, unit: bool, n_threads: int = 1) -> Moved:
+    def move(self, shard: Shard, change: NestedStatistics, *, unit: bool) -> Moved:
         """Count the changes, and move the centres: c(j) ← S(j) / v(j), scaled to unit length if `unit`.
 
         What changes is used up. Afterwards all is changed, or nothing if Ctrl-C came in between.
@@ -125,18 +80,34 @@ class Votes:
         counts, squares, sizes = self.counts + change.counts, self.squares + change.squares, self.sizes + change.sizes
         empty = np.flatnonzero((sizes <= 0) & (change.sizes < 0))
         counts[empty] = 0.0
-        centers, shifts, cross = np.empty_like(old), np.empty(len(old)), np.empty((len(old), 3))
+        centers, shifts, cross = np.empty_like(old), np.empty(len(old)), np.empty((3, len(old)))
 
-        def move_some(span: tuple[int, int]) -> None:
-            move_centers(self.sums, sums, counts, self.origin, old, unit, centers, shifts, cross, *span)
+        def move_some(part: slice) -> None:
+            step, total, weights = old[part] - self.origin, sums[part], counts[part]
+            np.einsum("ij,ij->i", step, total, out=cross[1, part])
+            total += self.sums[part]
+            np.einsum("ij,ij->i", step, total, out=cross[0, part])
+            np.einsum("ij,ij->i", step, step, out=cross[2, part])
+            divisors, kept, origin = weights, weights <= 0.0, self.origin
+            means = total
+            if unit:
+                means, origin = total + weights[:, None] * origin, np.zeros_like(origin)
+                divisors = np.sqrt(np.einsum("ij,ij->i", means, means))
+                kept = kept | (divisors <= 1e-12 * weights)  # opposite rows may cancel: it keeps its direction
+            means = means / np.where(kept, 1.0, divisors)[:, None]
+            means += origin
+            means[kept] = old[part][kept]
+            np.subtract(means, old[part], out=step)
+            shifts[part] = np.sqrt(np.einsum("ij,ij->i", step, step))
+            centers[part] = means
 
-        run_all(move_some, even_ranges(len(old), max(1, ENTRIES_PER_TASK // old.shape[1])), n_threads)
+        by_parts(move_some, old.shape, shard.n_threads)
         for array in (sums, squares, sizes):
             array[empty] = 0
         # all at once and at last: after Ctrl-C centres, sums and counts belong together
         self.centers, self.sums, self.counts, self.squares, self.sizes = centers, sums, counts, squares, sizes
-        sse = squares - 2.0 * cross[:, 0] + counts * cross[:, 2]
-        batch_sse = change.squares - 2.0 * cross[:, 1] + change.counts * cross[:, 2]
+        sse = squares - 2.0 * cross[0] + counts * cross[2]
+        batch_sse = change.squares - 2.0 * cross[1] + change.counts * cross[2]
         return Moved(shifts, np.maximum(sse, 0.0), np.maximum(batch_sse, 0.0))
 
     def place(self, clusters: NDArray[np.intp], rows: F64) -> F64:
@@ -173,11 +144,10 @@ class ColumnVotes:
     sizes: I64
 
     @classmethod
-    def none(cls, centers: F64, n_threads: int = 1) -> ColumnVotes:
+    def none(cls, shard: Shard, centers: F64) -> ColumnVotes:
         """No votes; see `suit`."""
         k, D = centers.shape
-        means = ColumnMeans.of(np.ascontiguousarray(centers), n_threads)
-        return cls(means, np.zeros(D), np.zeros(k), np.zeros(k), np.zeros(k, dtype=np.int64))
+        return cls(shard.run(ByColumn(centers)), np.zeros(D), np.zeros(k), np.zeros(k), np.zeros(k, dtype=np.int64))
 
     @staticmethod
     def suit(centers: F64) -> bool:
@@ -187,18 +157,18 @@ class ColumnVotes:
         spread = np.einsum("ij,ij->", some, some) / len(some) - mean @ mean
         return bool(mean @ mean <= LARGEST_OFFSET * spread)
 
-    def move(self, change: NestedStatistics, *, unit: bool, n_threads: int = 1) -> Moved:
+    def move(self, shard: Shard, change: NestedStatistics, *, unit: bool) -> Moved:
         assert not unit  # it would need a place beside the sum, for rows may cancel
-        return to_the_end(lambda: self._move(change, n_threads))  # sums change in place: half of it would be wrong
+        return to_the_end(lambda: self._move(shard, change))  # sums change in place: half of it would be wrong
 
-    def _move(self, change: NestedStatistics, n_threads: int) -> Moved:
+    def _move(self, shard: Shard, change: NestedStatistics) -> Moved:
         ballots, means = change.ballots, self.centers
         assert ballots is not None
         had, sizes = self.sizes > 0, self.sizes + change.sizes
         voted = sizes > 0
         f, S_squared, norms = means.factors.copy(), means.squares.copy(), means.norms
         self._begin(np.flatnonzero(voted & ~had))
-        gains = means.add(ballots, had & ~voted, n_threads)
+        gains = shard.run(CastBallots(means, ballots, had & ~voted))
         self.sizes, self.counts = sizes, np.where(voted, np.maximum(self.counts + change.counts, TINY), 0.0)
         self.squares = np.where(voted, self.squares + change.squares, 0.0)
         means.factors[voted] = 1.0 / self.counts[voted]
@@ -233,9 +203,7 @@ class ColumnVotes:
         return self.centers.times(self.centers.factors)
 
     def centers_as(self, dtype: np.dtype) -> Floats:
-        centers: Floats = np.empty(self.centers.shape, dtype=dtype)
-        transpose_back(self.centers.places, self.centers.factors, centers)
-        return centers
+        return self.centers.times_as(dtype, self.centers.factors)
 
     def whole_sums(self) -> F64:
         return self.centers.times((self.sizes > 0).astype(np.float64))

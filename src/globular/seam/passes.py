@@ -138,7 +138,7 @@ class AssignBatch(Pass[NestedStatistics]):
 class ByColumn(Pass[ColumnMeans]):
     """Centres (k, D) column by column."""
 
-    needs = ColumnMeans.needs
+    needs = Need.SPARSE
     centers: F64
 
 
@@ -146,7 +146,7 @@ class ByColumn(Pass[ColumnMeans]):
 class CastBallots(Pass[F64]):
     """Add rows to the sums of centres by column, in place; returns the gains of ‖S‖². O(nnz of the ballots)."""
 
-    needs = ColumnMeans.needs
+    needs = Need.SPARSE
     centers: ColumnMeans
     ballots: Ballots
     void: NDArray[np.bool_]

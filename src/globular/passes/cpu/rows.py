@@ -17,7 +17,7 @@ from scipy import sparse
 
 from globular.data.blocks import working_dtype
 from globular.jit import Queue, kernel, new_queue, share_kernel, take_number
-from globular.jit.target import CACHE_LINE
+from globular.jit.instructions import CACHE_LINE
 from globular.model.statistics import F64, Floats
 from globular.passes.cpu.engine.rows import row_length
 from globular.passes.host import ROWS_AT_ONCE

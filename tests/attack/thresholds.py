@@ -18,7 +18,6 @@ _CENTERS: Mapping[str, Values] = {
     "passes.limits.SORT_UP_TO": (1, NEVER),
     "passes.host.PART_BYTES": (1 << 10, NEVER),
     "passes.cpu.sums.ROWS_PER_RUN": (64, NEVER),
-    "passes.cpu.cells.THIN": (1, 64),
     "passes.cpu.shard.SURE_OF": (1, NEVER),
     "passes.cpu.shard.OFFSET_ROWS": (1, NEVER),
     "model.centers.NUMBERS_AT_ONCE": (1, NEVER),
@@ -33,8 +32,8 @@ _CENTERS: Mapping[str, Values] = {
     "passes.cpu.grouped.SETTLED": (1, NEVER),
     "passes.cpu.grouped.STALE": (1, NEVER),
     "passes.cpu.grouped.ROWS_PER_TASK": (16, NEVER),
-    "passes.cpu.settled.ROWS_PER_BLOCK": (16, 1 << 12),
-    "passes.cpu.settled.CACHED": (1, NEVER),
+    "passes.cpu.engine.score.ROWS_PER_BLOCK": (16, 1 << 12),
+    "passes.cpu.engine.score.CACHED": (1, NEVER),
     "model.groups.APART": (0, 32),
     "model.groups.SORTED_ALONE": (0, NEVER),
     "model.graph._CLUSTERS_PER_BLOCK": (3, NEVER),
@@ -94,7 +93,6 @@ _FEW: Mapping[str, Values] = {
     "model.few_rows.SEED_DISTANCES": (1, NEVER),
 }
 _SEEDS: Mapping[str, Values] = {
-    "passes.cpu.cells.CENTERS_AT_ONCE": (64, 1 << 10),
     "algorithms.graphs.ADJACENT_CELLS": (1, 1 << 10),
     "algorithms.seeding.common.TAKEN_NUMBERS": (1, NEVER),
     "algorithms.seeding.named.GREEDY_UP_TO": (1, NEVER),

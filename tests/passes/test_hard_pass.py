@@ -13,8 +13,8 @@ from scipy import sparse
 from globular.model.groups import group_by
 from globular.model.statistics import HardStatistics
 from globular.passes.cpu import CpuShard, sums
-from globular.passes.cpu.engine.label import CENTER_CHUNK
 from globular.passes.cpu.engine.rows import CANCELLED
+from globular.passes.cpu.engine.score import CENTER_CHUNK
 from globular.passes.cpu.shard import OFFSET_ROWS
 from globular.seam.passes import Assign, Farthest
 from makers import SHARD_FORMS, Rows, blobs, in_form, lattice, weights_for

@@ -78,6 +78,10 @@ class DenseRows:
         """Some rows, not copied."""
         return PickedRows(self.array, chosen)
 
+    def most_terms(self) -> int:
+        """Most numbers of a row."""
+        return self.shape[1]
+
     def is_direct(self) -> bool:
         """Whether kernels may index the array itself."""
         return self.array.dtype == self.dtype and self.array.flags.c_contiguous and self.array.flags.aligned
@@ -154,6 +158,10 @@ class CSRRows:
     @property
     def dtype(self) -> np.dtype:
         return self.data.dtype
+
+    def most_terms(self) -> int:
+        """Most entries of a row."""
+        return int(np.diff(self.indptr).max(initial=0))
 
     def block(self, start: int, stop: int) -> sparse.csr_array:
         """Rows start..stop as a matrix, without a copy of their entries."""

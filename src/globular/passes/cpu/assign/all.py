@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from globular.jit import Queue, Scratch, inline, kernel, new_queue, share_kernel, take_number
 from globular.jit.tiles import ROWS
 from globular.model.statistics import HardStatistics
-from globular.passes.cpu.engine.label import ROUND_DOWN, label_block
+from globular.passes.cpu.engine.decide import ROUND_DOWN, label_block
 from globular.passes.cpu.engine.rows import add_row, squared_distance
 from globular.passes.cpu.rows import KernelRows, on_spans
 from globular.passes.cpu.settled import FADED, Settled, add_up
@@ -199,8 +199,6 @@ def assign_spans(
 ) -> None:
     """Spans of rows, until none is left. O(rows without room · C · D + n)."""
     n, capacity = state.labels.shape[0], block.best.shape[0]
-    for i in range(block.order.shape[0]):
-        block.order[i] = i
     # rows that are read anyway are labelled while they are in the cache
     stretch = capacity if task.is_first else block.queue.shape[0] - capacity - ROWS
     span = take_number(queue)
@@ -309,11 +307,10 @@ def _sweep(shard: CpuShard, settled: Settled, add_sums: bool, all_sums: bool, di
     state = RowState(shard.labels, settled.held, settled.room, settled.squares)
 
     def sweep(queue: NDArray[np.int64], rows: KernelRows, part: slice, spans: slice) -> None:
-        some = given._replace(weights=given.weights[part], scales=given.scales[part])
         with settled.block() as block:
             assign_spans(
-                queue, rows_per_span, rows, some, nominees, shifts, task, RowState(*(each[part] for each in state)),
-                block, Tally(*(each[spans] for each in tally)),
+                queue, rows_per_span, rows, given.of(part), nominees, shifts, task,
+                RowState(*(each[part] for each in state)), block, Tally(*(each[spans] for each in tally)),
             )  # fmt: skip
 
     seconds = SECONDS_PER_PRODUCT * n * (C + 16) * D

@@ -74,14 +74,14 @@ def judge_block(
 def highest_score(square: float, squared: float, bounds: Any) -> float:
     """The highest score that may hide a centre no farther than √squared; infinite where scores may overflow.
 
-    Such a centre has ‖m‖ ≤ ‖x‖ + d, which bounds the rounding error of its score and of its exact distance.
+    Such a centre has ‖m‖ ≤ ‖x‖ + d, which bounds the rounding error of its score and of its exact distance. Roots are
+    not taken: 2 ‖x‖ d ≤ ‖x‖² + d².
     """
     if not square < bounds[Bound.LARGEST]:
         return np.inf
     per_product, per_square = np.float64(bounds[Bound.PER_PRODUCT]), np.float64(bounds[Bound.PER_SQUARE])
-    length = np.sqrt(np.float64(square)) * (1.0 + per_square)
-    reach = length + np.sqrt(squared)
-    return squared + (per_product * length * reach + per_square * reach * reach + bounds[Bound.TINY])
+    q = np.float64(square)
+    return squared + (per_product * (1.5 * q + 0.5 * squared) + 2.0 * per_square * (q + squared) + bounds[Bound.TINY])
 
 
 @kernel

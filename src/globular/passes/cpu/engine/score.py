@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from globular.jit import inline, kernel, kernel_apart, twin
 from globular.jit.memory import as_matrix, as_read_only, float_bits, prefetch_row
 from globular.jit.tiles import ROWS, lowest_of_rows, lowest_of_scores
-from globular.passes.cpu.engine.rows import multiply_csr_row, squared_distance
+from globular.passes.cpu.engine.rows import fetch, multiply_csr_row, squared_distance
 
 CENTER_CHUNK = 1024
 """Most centres that a block of rows looks at before it looks at the next ones."""
@@ -136,7 +136,7 @@ def new_block(given: Given, dtype: np.dtype, chunk: int, *, across: bool, n: int
     is_copied = len(given.scales) or len(given.offset)
     return Block(
         np.empty(n + STRETCH, dtype=np.int64), np.empty((n if is_copied and not across else 0, D), dtype=dtype),
-        np.empty(n, dtype=np.int64), np.empty(n, dtype=dtype), np.empty((2, n), dtype=dtype), np.empty((2, n), dtype=dtype),
+        np.empty(n, dtype=np.int64), np.empty(n, dtype=dtype), *np.empty((2, 2, n), dtype=dtype),
         np.empty(n, dtype=np.int32), np.empty(n, dtype=np.float32), np.empty(n, dtype=np.int32), np.empty(B),
         np.empty(n, dtype=np.int64), np.empty(ROWS, dtype=np.int64), np.empty(ROWS, dtype=dtype),
         np.empty((ROWS, chunk), dtype=dtype), np.empty(table, dtype=dtype),
@@ -297,6 +297,8 @@ def nominate(
 def square_rows(rows: Any, places: Any, numbers: Any, given: Any, block: Any) -> None:
     """Squares ‖x − offset‖² of the rows of a block, and as its queue their places. O(m · D) or O(nnz)."""
     for k in range(places.shape[0]):
+        if k + ROWS < places.shape[0]:
+            fetch(rows, places[k + ROWS])
         block.queue[k] = places[k]
         scale = given.scales[numbers[k]] if given.scales.shape[0] else 1.0
         block.squares[k] = squared_distance(rows, places[k], scale, given.about, 0, given.about_norm)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from enum import IntEnum
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -301,7 +301,7 @@ class CellProduct:
         laid = ONE if self.across else tile
         norms, score_norms, factors = prepared(centers, -2.0, dtype, shard.n_threads, placed, shard.origin, laid)
         if self.across:
-            factors = cast(Floats, np.ascontiguousarray(factors[:, :, 0].T)[None])
+            factors = np.ascontiguousarray(factors[:, :, 0].T)[None]
         self._largest = int(padded.max(initial=tile.step))
         self._chunk = chunk_of(self._largest, D, dtype.itemsize, tile.step, across=self.across)
         bounds, mask = bounds_for(dtype, D, shard.rows.most_terms(), self._chunk)

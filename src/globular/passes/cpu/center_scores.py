@@ -28,6 +28,7 @@ from globular.model.statistics import F64, I64
 from globular.passes.cpu.cells import CellProduct
 from globular.passes.cpu.engine.decide import lower_block
 from globular.passes.cpu.engine.rows import CANCELLED, distance_by_columns, row_length
+from globular.passes.cpu.engine.score import Given
 from globular.passes.cpu.rows import CSRRows, KernelRows, can_be_indexed, gather_rows
 from globular.passes.cpu.shard import CpuShard
 from globular.passes.host import GATHERED_AT_ONCE, NO_NUMBERS, NO_TABLE, ROWS_PER_PRODUCT
@@ -127,7 +128,7 @@ class ScoreBlock(NamedTuple):
     """Scratch of a thread for B rows."""
 
     engine: Any  # an `engine.score.Block` for dense rows
-    given: Any  # what it knows of the rows of the block; scales (B,) or empty
+    scales: Any  # (B,) or empty
     scores: Any  # (B, ≥ C) for CSR rows
     lengths: Any  # (B,) ‖x − offset‖, unscaled
     at: Any  # (B,) int64
@@ -240,22 +241,21 @@ def closest_by_scores(
 
 
 @twin
-def label_rows(rows: Any, m: int, centers: Any, block: Any) -> None:
+def label_rows(rows: Any, m: int, given: Any, centers: Any, block: Any) -> None:
     """Scores and labels of the m rows of a block. O(m · C · D) or O(nnz · C)."""
-    engine, scales = block.engine, block.given.scales
+    engine, scales = block.engine, block.scales
+    some = Given(given.weights, scales, given.offset, given.about, given.about_norm)
     block.found[:] = -1
-    lower_block(
-        rows, block.at[:m], block.order[:m], block.given, centers.nominees, 0, 0, engine, block.best, block.found
-    )
+    lower_block(rows, block.at[:m], block.order[:m], some, centers.nominees, 0, 0, engine, block.best, block.found)
     for k in range(m):
         block.lengths[k] = row_length(rows, block.at[k]) if scales.shape[0] else np.sqrt(np.float64(engine.squares[k]))
 
 
 @label_rows.for_csr
-def _label_rows(rows: Any, m: int, centers: Any, block: Any) -> None:
+def _label_rows(rows: Any, m: int, given: Any, centers: Any, block: Any) -> None:
     at = block.at[:m]
     column_scores(rows, at, centers.places, centers.factors, block.scores[:m], block.lengths)
-    closest_by_scores(rows, at, block.given.scales, centers, block, block.best, block.found)
+    closest_by_scores(rows, at, block.scales, centers, block, block.best, block.found)
 
 
 @twin
@@ -273,6 +273,7 @@ def _score_of(rows: Any, i: int, c: int, scale: float, centers: Any, block: Any,
 def label_by_scores(
     queue: Queue,  # IN/OUT blocks of B rows
     some: Any,  # IN  a `BatchRows`, whose labels are OUT
+    given: Any,  # IN  where the rows' offset is
     centers: Any,  # IN
     bounds: Any,  # OUT a `BoundState`
     kept: Any,  # OUT `RowProducts`, or empty
@@ -289,8 +290,8 @@ def label_by_scores(
             numbers[k] = some.batch[some.positions[begin + k]]
             at[k] = place_of(begin + k, numbers[k], some.places)
             if some.scales.shape[0]:
-                block.given.scales[k] = some.scales[numbers[k]]
-        label_rows(some.rows, m, centers, block)
+                block.scales[k] = some.scales[numbers[k]]
+        label_rows(some.rows, m, given, centers, block)
         for k in range(m):
             i = some.positions[begin + k]
             if kept.own.shape[0]:
@@ -316,7 +317,7 @@ def bound_by_scores(
     least, lower, unit, tiny = block.least, bounds.lower, centers.unit, centers.tiny
     for i in range(m):
         r, label, row = block.numbers[i], block.found[i], block.at[i]
-        scale = block.given.scales[i] if block.given.scales.shape[0] else 1.0
+        scale = block.scales[i] if block.scales.shape[0] else 1.0
         length = scale * block.lengths[i]
         reach = length + centers.longest
         error = centers.slack + rounding(rows, row, reach, scale, D, unit, tiny)
@@ -387,14 +388,13 @@ class CenterScores:
 
         def multiply(queue: NDArray[np.int64], some: BatchRows, _: slice) -> None:
             B = _rows_per_block(len(some.positions), width)
-            given = shard.given._replace(scales=np.empty(B if len(shard.scales) else 0))
             engine = self.product.block(B, table=len(state.drift) > 0) if self.product is not None else ()
             block = ScoreBlock(
-                engine, given, np.empty((0 if is_dense else B, width)), np.empty(B), np.empty(B, dtype=np.int64),
-                np.empty(B, dtype=np.int64), np.empty(B, dtype=np.int64), np.empty(B), np.empty(B, dtype=np.int32),
-                np.empty(len(state.group_drift)),
+                engine, np.empty(B if len(shard.scales) else 0), np.empty((0 if is_dense else B, width)), np.empty(B),
+                np.empty(B, dtype=np.int64), np.empty(B, dtype=np.int64), np.empty(B, dtype=np.int64), np.empty(B),
+                np.empty(B, dtype=np.int32), np.empty(len(state.group_drift)),
             )  # fmt: skip
-            label_by_scores(queue, some, centers, state, kept, block)
+            label_by_scores(queue, some, shard.given, centers, state, kept, block)
 
         on_positions(self.shard, batch, positions, labels, multiply)
 

@@ -136,10 +136,10 @@ def new_block(given: Given, dtype: np.dtype, chunk: int, *, across: bool, n: int
     is_copied = len(given.scales) or len(given.offset)
     return Block(
         np.empty(n + STRETCH, dtype=np.int64), np.empty((n if is_copied and not across else 0, D), dtype=dtype),
-        np.empty(n, dtype=np.int64), np.empty(n, dtype=dtype), *np.empty((2, 2, n), dtype=dtype),
-        np.empty(n, dtype=np.int32), np.empty(n, dtype=np.float32), np.empty(n, dtype=np.int32), np.empty(B),
-        np.empty(n, dtype=np.int64), np.empty(ROWS, dtype=np.int64), np.empty(ROWS, dtype=dtype),
-        np.empty((ROWS, chunk), dtype=dtype), np.empty(table, dtype=dtype),
+        np.empty(n, dtype=np.int64), np.empty(n, dtype=dtype), np.empty((2, n), dtype=dtype),
+        np.empty((2, n), dtype=dtype), np.empty(n, dtype=np.int32), np.empty(n, dtype=np.float32),
+        np.empty(n, dtype=np.int32), np.empty(B), np.empty(n, dtype=np.int64), np.empty(ROWS, dtype=np.int64),
+        np.empty(ROWS, dtype=dtype), np.empty((ROWS, chunk), dtype=dtype), np.empty(table, dtype=dtype),
     )  # fmt: skip
 
 

@@ -1,7 +1,7 @@
-"""Rows of a batch against all centres: scores −2 x·m by products, labels from them, and bounds.
+"""Rows of a batch against all centres: scores, labels from them, and bounds.
 
-All centres at once, in blocks of rows that suit the cache. Products with dense rows come from BLAS in the rows'
-precision, those with sparse rows run along centres that are kept column by column (`model.columns`), in float64: a
+All centres at once, in blocks of rows that suit the cache. Scores of dense rows come from the engine in the rows'
+precision. Those of sparse rows run along centres that are kept column by column (`model.columns`), in float64: a
 nonzero of a row meets all centres in one streak of memory. Where a row is so close to centres that rounding might
 decide, differences over all columns do. No exact distance is computed where one score is clearly the lowest.
 
@@ -210,13 +210,8 @@ def closest_by_scores(
     labels: Any,  # OUT (n,) the closest centre, the lowest index on ties
 ) -> None:
     """Labels from scores. O(n · C), and O(D) for every centre in question where a row is close to its centre."""
-    norms, factors, slack, scores, C = (
-        centers.norms,
-        centers.factors,
-        centers.slack,
-        work.scores,
-        centers.norms.shape[0],
-    )
+    norms, factors, slack, scores = centers.norms, centers.factors, centers.slack, work.scores
+    C = norms.shape[0]
     for i in range(at.shape[0]):
         scale = scales[i] if scales.shape[0] else 1.0
         length = scale * work.lengths[i]

@@ -1,6 +1,6 @@
 """The n closest centres of every row, and its distance from its own: N n numbers are kept, and never N k.
 
-Scores of a product nominate, as for the one closest centre (`engine.decide`): a centre is measured in the exact
+Scores nominate, as for the one closest centre (`engine.decide`): a centre is measured in the exact
 difference form in float64 unless its score rules it out beside the n closest so far.
 """
 

@@ -15,10 +15,10 @@ from globular.passes.cpu.cells import CellProduct
 from globular.passes.cpu.engine.rows import add_row, squared_distance
 from globular.passes.cpu.engine.score import rows_for_table, score_block
 from globular.passes.cpu.grouped import Grouping, packed
-from globular.passes.cpu.rows import KernelRows, on_spans
+from globular.passes.cpu.rows import KernelRows, on_rows
 from globular.passes.cpu.shard import CpuShard
 from globular.passes.cpu.sums import cluster_sums, is_few, span_length
-from globular.passes.host import RUN
+from globular.passes.host import RUN, runs_of
 from globular.seam.passes import Halve, Spare
 
 
@@ -116,13 +116,14 @@ def spare(shard: CpuShard, work: Spare) -> SpareCenters:
     product = CellProduct(shard, work.centers)
     losses, objectives = np.empty((-(-n // RUN), C)), np.empty(-(-n // RUN))
 
-    def look(queue: NDArray[np.int64], rows: KernelRows, part: slice, tasks: slice) -> None:
+    def look(queue: NDArray[np.int64], rows: KernelRows, part: slice) -> None:
+        tasks = runs_of(part)
         find_two_closest(
             queue, product.visit(rows, part, RUN), product.nominees, shard.labels[part], shard.squared_distances[part],
             losses[tasks], objectives[tasks], product.block(table=True),
         )  # fmt: skip
 
-    on_spans(shard.rows, RUN, shard.n_threads, look, calls_blas=True)
+    on_rows(shard.rows, shard.n_threads, look, length=RUN, calls_blas=False)
     return SpareCenters(np.add.reduce(losses, axis=0), float(objectives.sum()), n * C)
 
 
@@ -140,14 +141,15 @@ def halve(shard: CpuShard, work: Halve) -> HardStatistics:
     objectives, n_won = np.empty(len(begins)), np.empty(len(begins), dtype=np.int64)
     d2 = shard.squared_distances
 
-    def cut(queue: NDArray[np.int64], rows: KernelRows, part: slice, spans: slice) -> None:
+    def cut(queue: NDArray[np.int64], rows: KernelRows, part: slice) -> None:
+        spans = runs_of(part, length)
         halve_clusters(
             queue, length, part.start, rows, shard.scales[part], shard.weights[part], names, shard.labels[part],
             work.firsts, norms[0], work.seconds, norms[1], d2[part], objectives[spans], sums[spans],
             counts[spans], won, n_won[spans],
         )  # fmt: skip
 
-    on_spans(shard.rows, length, shard.n_threads, cut)
+    on_rows(shard.rows, shard.n_threads, cut, length=length, calls_blas=False)
     if few:
         found = np.add.reduce(sums, axis=0), np.add.reduce(counts, axis=0)
     else:

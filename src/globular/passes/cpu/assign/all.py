@@ -2,7 +2,7 @@
 
 Rows come in spans, and a thread takes the next span until none is left. What a span adds up goes to its own place, so
 results do not depend on threads. Per row the pass keeps `held`, its label; `squares`, ‖x − offset‖²; and `room`, how
-far centres may move before the label can change (Hamerly's two bounds in one number; see `engine.label`). A row whose
+far centres may move before the label can change (Hamerly's two bounds in one number; see `engine.decide`). A row whose
 room outlasts the shifts of the centres is not even read. The others wait in a block until it is full; the block is
 scored, and rows without room after that are compared exactly with whatever may be closer.
 
@@ -22,11 +22,11 @@ from globular.jit.tiles import ROWS
 from globular.model.statistics import HardStatistics
 from globular.passes.cpu.engine.decide import ROUND_DOWN, label_block
 from globular.passes.cpu.engine.rows import add_row, squared_distance
-from globular.passes.cpu.rows import KernelRows, on_spans
+from globular.passes.cpu.rows import KernelRows, on_rows
 from globular.passes.cpu.settled import FADED, Settled, add_up
 from globular.passes.cpu.shard import CpuShard
 from globular.passes.cpu.sums import add_moved, sums_about_offset, wanted_sums
-from globular.passes.host import CACHED_NUMBERS
+from globular.passes.host import CACHED_NUMBERS, runs_of
 from globular.seam.among import All
 from globular.seam.passes import Assign
 from globular.threads import worth_waking
@@ -306,7 +306,8 @@ def _sweep(shard: CpuShard, settled: Settled, add_sums: bool, all_sums: bool, di
     given, nominees, shifts = settled.given, settled.nominees, settled.shifts
     state = RowState(shard.labels, settled.held, settled.room, settled.squares)
 
-    def sweep(queue: NDArray[np.int64], rows: KernelRows, part: slice, spans: slice) -> None:
+    def sweep(queue: NDArray[np.int64], rows: KernelRows, part: slice) -> None:
+        spans = runs_of(part, rows_per_span)
         with settled.block() as block:
             assign_spans(
                 queue, rows_per_span, rows, given.of(part), nominees, shifts, task,
@@ -314,5 +315,5 @@ def _sweep(shard: CpuShard, settled: Settled, add_sums: bool, all_sums: bool, di
             )  # fmt: skip
 
     seconds = SECONDS_PER_PRODUCT * n * (C + 16) * D
-    on_spans(shard.rows, rows_per_span, worth_waking(shard.n_threads, seconds), sweep)
+    on_rows(shard.rows, worth_waking(shard.n_threads, seconds), sweep, length=rows_per_span, calls_blas=False)
     return tally

@@ -19,7 +19,7 @@ from globular.model.columns import ColumnMeans
 from globular.model.nested import Batch, NestedSearch
 from globular.model.votes import ColumnVotes
 from globular.passes.cpu import CpuShard
-from globular.passes.cpu.center_scores import column_scores
+from globular.passes.cpu.engine.score import column_scores
 from globular.seam.passes import AssignBatch, Relabel
 from globular.threads import to_the_end
 from makers import blobs, in_form, weights_for

@@ -21,14 +21,13 @@ from numpy.typing import NDArray
 
 from globular.jit import Queue, Scratch, inline, kernel, new_queue, share_kernel, take_number, twin
 from globular.jit.memory import order_key
-from globular.jit.vectors import LINE, add_1_line, add_2_lines, add_4_lines, add_8_lines
 from globular.model.columns import ColumnMeans
 from globular.model.nested import Bounds
 from globular.model.statistics import F64, I64
 from globular.passes.cpu.cells import CellProduct
 from globular.passes.cpu.engine.decide import lower_block
 from globular.passes.cpu.engine.rows import CANCELLED, distance_by_columns, row_length
-from globular.passes.cpu.engine.score import Given
+from globular.passes.cpu.engine.score import Given, column_scores
 from globular.passes.cpu.rows import CSRRows, KernelRows, can_be_indexed, gather_rows
 from globular.passes.cpu.shard import CpuShard
 from globular.passes.host import GATHERED_AT_ONCE, NO_NUMBERS, NO_TABLE, ROWS_PER_PRODUCT
@@ -166,37 +165,6 @@ def rounding(rows: Any, i: int, reach: float, scale: float, n_columns: int, unit
     n_terms = rows[0].shape[1] if len(rows) == 1 else rows[-1][i + 1] - rows[-1][i]
     share = (4.0 * n_terms + 16.0) * unit + (n_columns + 8.0) * 2.0**-52
     return share * reach * reach + (4.0 * n_terms + 16.0) * tiny * (1.0 + scale)
-
-
-@kernel
-def column_scores(
-    rows: Any,  # IN  (data, indices, indptr)
-    at: Any,  # IN  (n,) which rows
-    places: Any,  # IN  (D, width), whole lines
-    factors: Any,  # IN  (C,)
-    scores: Any,  # OUT (n, width) −2 x · factor · place
-    lengths: Any,  # OUT (n,) ‖x‖
-) -> None:
-    """Products of sparse rows with all centres. O(nnz · width)."""
-    n, width = scores.shape
-    data, indices = rows[0], rows[1]
-    for i in range(n):
-        begin, end = rows[2][at[i]], rows[2][at[i] + 1]
-        c = 0
-        while c + 8 * LINE <= width:
-            add_8_lines(data, indices, begin, end, places, c, scores, i)
-            c += 8 * LINE
-        if c + 4 * LINE <= width:
-            add_4_lines(data, indices, begin, end, places, c, scores, i)
-            c += 4 * LINE
-        if c + 2 * LINE <= width:
-            add_2_lines(data, indices, begin, end, places, c, scores, i)
-            c += 2 * LINE
-        if c + LINE <= width:
-            add_1_line(data, indices, begin, end, places, c, scores, i)
-        for c in range(factors.shape[0]):
-            scores[i, c] *= -2.0 * factors[c]
-        lengths[i] = row_length(rows, at[i])
 
 
 @kernel

@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from globular.jit import inline, kernel, kernel_apart, twin
 from globular.jit.memory import as_matrix, as_read_only, float_bits, prefetch_row
 from globular.jit.tiles import ROWS, lowest_of_rows, lowest_of_scores
-from globular.passes.cpu.engine.rows import fetch, multiply_csr_row, squared_distance
+from globular.jit.vectors import LINE, add_1_line, add_2_lines, add_4_lines, add_8_lines
+from globular.passes.cpu.engine.rows import fetch, multiply_csr_row, row_length, squared_distance
 
 CENTER_CHUNK = 1024
 """Most centres that a block of rows looks at before it looks at the next ones."""
@@ -349,3 +350,34 @@ def _score_again(
         row = block.again[r]
         scale = given.scales[numbers[doubtful[r]]] if given.scales.shape[0] else 1.0
         csr_scores_of_row(rows, row, scale, block.again_squares[r], nominees, first, stop, block.scores[r])
+
+
+@kernel
+def column_scores(
+    rows: Any,  # IN  (data, indices, indptr)
+    at: Any,  # IN  (n,) which rows
+    places: Any,  # IN  (D, width), whole lines
+    factors: Any,  # IN  (C,)
+    scores: Any,  # OUT (n, width) −2 x · factor · place
+    lengths: Any,  # OUT (n,) ‖x‖
+) -> None:
+    """Products of sparse rows with all centres. O(nnz · width)."""
+    n, width = scores.shape
+    data, indices = rows[0], rows[1]
+    for i in range(n):
+        begin, end = rows[2][at[i]], rows[2][at[i] + 1]
+        c = 0
+        while c + 8 * LINE <= width:
+            add_8_lines(data, indices, begin, end, places, c, scores, i)
+            c += 8 * LINE
+        if c + 4 * LINE <= width:
+            add_4_lines(data, indices, begin, end, places, c, scores, i)
+            c += 4 * LINE
+        if c + 2 * LINE <= width:
+            add_2_lines(data, indices, begin, end, places, c, scores, i)
+            c += 2 * LINE
+        if c + LINE <= width:
+            add_1_line(data, indices, begin, end, places, c, scores, i)
+        for c in range(factors.shape[0]):
+            scores[i, c] *= -2.0 * factors[c]
+        lengths[i] = row_length(rows, at[i])

@@ -21,7 +21,7 @@ _CENTERS: Mapping[str, Mapping[str, Values]] = {
         "ROWS_AT_ONCE": (1, NEVER), "CACHED_NUMBERS": (64, 1 << 20), "ROWS_PER_PRODUCT": (16, 1 << 12),
     },
     "passes.cpu.sums": {"ROWS_PER_RUN": (64, NEVER), "SUMMED_SPANS": (1, 1 << 10)},
-    "passes.cpu.cells": {"THIN": (1, 64), "PREPARED_AT_ONCE": (1, NEVER), "BLOCK_ROWS": ((1, 1), (1, 1 << 12))},
+    "passes.cpu.cells": {"PREPARED_AT_ONCE": (1, NEVER), "BLOCK_ROWS": ((1, 1), (1, 1 << 12))},
     "passes.cpu.shard": {"SURE_OF": (1, NEVER), "OFFSET_ROWS": (1, NEVER)},
     "passes.cpu.center_scores": {
         "BLOCKS": (1, 64), "ROWS_PER_SEARCH": (1, 1 << 12), "ROWS_PER_THREAD": (1, NEVER),
@@ -35,7 +35,8 @@ _CENTERS: Mapping[str, Mapping[str, Values]] = {
         "CANCELLED_ERROR": (1e-6, 1.0),
     },
     "passes.cpu.grouped": {"SETTLED": (1, NEVER), "STALE": (1, NEVER), "ROWS_PER_TASK": (16, NEVER)},
-    "passes.cpu.settled": {"ROWS_PER_BLOCK": (16, 1 << 12), "CACHED": (1, NEVER), "FADED": (0.0, 1.0)},
+    "passes.cpu.engine.score": {"ROWS_PER_BLOCK": (16, 1 << 12), "CACHED": (1, NEVER)},
+    "passes.cpu.settled": {"FADED": (0.0, 1.0)},
     "passes.cpu.engine.group": {"APART": (0, 32), "SORTED_ALONE": (0, NEVER)},
     "passes.cpu.graph": {"_CLUSTERS_PER_BLOCK": (3, NEVER)},
     "model.subspace": {"WHOLE_SPECTRUM_UP_TO": (4, 1 << 12), "LEADING": (2, 1 << 10)},
@@ -71,7 +72,6 @@ _FEW: Mapping[str, Mapping[str, Values]] = {
     },
 }  # fmt: skip
 _SEEDS: Mapping[str, Mapping[str, Values]] = {
-    "passes.cpu.cells": {"CENTERS_AT_ONCE": (64, 1 << 10)},
     "algorithms.graphs": {"ADJACENT_CELLS": (1, 1 << 10)},
     "algorithms.seeding.common": {"TAKEN_NUMBERS": (1, NEVER)},
     "algorithms.seeding.named": {

@@ -16,8 +16,9 @@ from scipy import sparse
 from globular.passes.cpu import CpuShard, settled, sums
 from globular.passes.cpu import rows as on_rows
 from globular.passes.cpu.assign import all as exact
-from globular.passes.cpu.engine.label import CENTER_CHUNK
+from globular.passes.cpu.engine import score
 from globular.passes.cpu.engine.rows import CANCELLED
+from globular.passes.cpu.engine.score import CENTER_CHUNK
 from globular.passes.cpu.shard import OFFSET_ROWS
 from globular.seam.passes import Assign, Farthest, Relabel, ScatterLabels
 from globular.threads import pool
@@ -94,9 +95,9 @@ def test_centers_in_one_chunk_and_in_several(C: int, form: str) -> None:
     walk(matrix, path_of(centers, 2, 1e-3))
 
 
-@pytest.mark.parametrize("cached", [1, settled.CACHED])
+@pytest.mark.parametrize("cached", [1, score.CACHED])
 def test_centers_that_do_not_stay_in_the_cache_together(cached: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(settled, "CACHED", cached)
+    monkeypatch.setattr(score, "CACHED", cached)
     rows = lattice().astype(np.float32)
     walk(rows, path_of(rows[np.random.default_rng(0).integers(200, size=90)].astype(np.float64), 2, 1e-3))
 
@@ -104,8 +105,8 @@ def test_centers_that_do_not_stay_in_the_cache_together(cached: int, monkeypatch
 @pytest.mark.parametrize("rows_per_block", [1, 9, 4096])
 def test_blocks_of_any_size_give_the_same_bits(rows_per_block: int, monkeypatch: pytest.MonkeyPatch) -> None:
     rows, results = blobs(n=3000, D=20).astype(np.float32), []
-    for size in (settled.ROWS_PER_BLOCK, rows_per_block):
-        monkeypatch.setattr(settled, "ROWS_PER_BLOCK", size)
+    for size in (score.ROWS_PER_BLOCK, rows_per_block):
+        monkeypatch.setattr(score, "ROWS_PER_BLOCK", size)
         shard = CpuShard(rows, weights_for(3000))
         found = [shard.run(Assign(centers)) for centers in path_of(rows[:30].astype(np.float64), 4, 0.3)]
         results.append([(f.sums.tobytes(), f.counts.tobytes(), f.objective, f.n_distances) for f in found])

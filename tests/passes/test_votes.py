@@ -17,7 +17,7 @@ from globular.model import columns
 from globular.model.nested import Batch, NestedSearch
 from globular.passes.cpu import CpuShard
 from globular.passes.cpu.by_column import column_means
-from globular.passes.cpu.center_scores import column_scores
+from globular.passes.cpu.engine.score import column_scores
 from globular.seam.among import Need
 from globular.seam.passes import AssignBatch, Relabel
 from makers import blobs, in_form, weights_for

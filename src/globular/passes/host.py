@@ -260,9 +260,9 @@ class HostShard(Shard):
         return np.add.reduceat(self.weights, np.arange(0, self.n_rows, RUN))
 
 
-def runs_of(rows: slice) -> slice:
+def runs_of(rows: slice, length: int = RUN) -> slice:
     """The runs of these rows, of which the first begins a run."""
-    return slice(rows.start // RUN, -(-rows.stop // RUN))
+    return slice(rows.start // length, -(-rows.stop // length))
 
 
 def threads_for_runs(shard: HostShard, n_numbers: int = 1) -> int:

@@ -10,23 +10,33 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from enum import IntEnum
-from typing import Any, cast
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from globular.jit import Queue, Scratch, inline, kernel, new_queue, share_kernel, take_number
-from globular.jit.blas import multiply_rows
 from globular.jit.memory import as_matrix, order_key
+from globular.jit.tiles import ROWS, Tile, line_tile, tile_for
 from globular.model.statistics import F64, Floats
-from globular.passes.cpu.engine.decide import STATE, TILE, insert, lower_block, lower_few_columns
+from globular.passes.cpu.engine.decide import insert, lower_block
 from globular.passes.cpu.engine.group import group_by
 from globular.passes.cpu.engine.rows import squared_distance
-from globular.passes.cpu.engine.score import ScoredCenters, Visit, Workspace, score_block
+from globular.passes.cpu.engine.score import (
+    Block,
+    Nominees,
+    Visit,
+    bounds_for,
+    chunk_of,
+    new_block,
+    rows_for_table,
+    score_block,
+    set_largest,
+)
 from globular.passes.cpu.grouped import ROWS_PER_TASK
-from globular.passes.cpu.rows import CSRRows, KernelRows, in_place, on_rows, on_tasks, picked_in_place
+from globular.passes.cpu.rows import CSRRows, KernelRows, aligned_zeros, in_place, on_rows, on_tasks, picked_in_place
 from globular.passes.cpu.shard import CpuShard
-from globular.passes.host import CACHED_NUMBERS, NO_NUMBERS, NONE
+from globular.passes.host import CACHED_NUMBERS, NONE
 from globular.seam.passes import Labels
 from globular.threads import SECONDS_PER_NUMBER, worth_waking
 
@@ -36,61 +46,55 @@ Tasks = NDArray[np.int64]
 BLOCK_ROWS = (16, 512)
 """Least and most rows of a block; larger = larger products, which leave the cache. A task is one or two of the largest:
 enough of them for many threads also where rows are few."""
-CENTERS_AT_ONCE = 256
-"""Most centres that a block of rows is compared with at once, whole tiles; larger = larger products, and fewer rows."""
 SECONDS_PER_ROW = 1e-7
 """Of a row and the centres of a cell, about: in 2 columns it is 0.08 µs, in 32 it is 0.3."""
-THIN = 8
-"""Columns up to which rows are multiplied by our own kernel: BLAS would mostly pack and unpack."""
 PREPARED_AT_ONCE = 1 << 14
 """Numbers of centres that a thread takes at once."""
-AS_THEY_ARE = np.empty(0, dtype=np.intp)
-"""An order of centres."""
+ONE = Tile(1, 1)
+"""Centres as they are."""
 
 
 @kernel
 def prepare_centers(
-    queue: Queue,  # IN/OUT blocks of members
-    size: int,  # IN  members of a block
+    queue: Queue,  # IN/OUT blocks of positions
+    size: int,  # IN  positions of a block
     centers: Any,  # IN  (C, D) float64
-    members: Any,  # IN  (C,) the centres in the order that is wanted, or empty: as they are
+    members: Any,  # IN  (K,) the centre at each position; −1: none
     offset: Any,  # IN  (D,) or empty
     factor: float,  # IN
     norms: Any,  # OUT (C,) ‖m‖²
-    score_norms: Any,  # OUT (C,) ‖m − offset‖² in that order
-    factors: Any,  # OUT (C, D) factor · (m − offset) in that order
+    score_norms: Any,  # OUT (K,) ‖m − offset‖² by position; it stays as it is where there is none
+    factors: Any,  # OUT (K / width, D, width) factor · (m − offset)
 ) -> None:
-    """What products of rows and centres take. O(C · D)."""
-    C, D = centers.shape
+    """What products of rows and centres take. O(K · D)."""
+    K, D, width = members.shape[0], centers.shape[1], factors.shape[2]
     begin = size * take_number(queue)
-    while begin < C:
-        for k in range(begin, min(begin + size, C)):
-            c = members[k] if members.shape[0] else k
-            norm, score_norm = 0.0, 0.0
+    while begin < K:
+        for k in range(begin, min(begin + size, K)):
+            c, norm, score_norm = members[k], 0.0, 0.0
+            if c < 0:
+                continue
             for j in range(D):
                 norm += centers[c, j] * centers[c, j]
-            if offset.shape[0]:
-                for j in range(D):
-                    shifted = centers[c, j] - offset[j]
-                    score_norm += shifted * shifted
-                    factors[k, j] = factor * shifted
-            else:
-                score_norm = norm
-                for j in range(D):
-                    factors[k, j] = factor * centers[c, j]
+            for j in range(D):
+                shifted = centers[c, j] - offset[j] if offset.shape[0] else centers[c, j]
+                score_norm += shifted * shifted
+                factors[k // width, j, k % width] = factor * shifted
             norms[c], score_norms[k] = norm, score_norm
         begin = size * take_number(queue)
 
 
 def prepared(
-    centers: F64, factor: float, dtype: np.dtype, n_threads: int, members: NDArray[np.intp] = AS_THEY_ARE,
-    offset: F64 = NONE,
+    centers: F64, factor: float, dtype: np.dtype, n_threads: int, members: NDArray[np.integer] | None = None,
+    offset: F64 = NONE, tile: Tile = ONE,
 ) -> tuple[F64, Floats, Floats]:  # fmt: skip
-    """‖m‖² of the centres; ‖m − offset‖² and factor · (m − offset) in the order of `members`, in another precision."""
-    norms, score_norms, factors = np.empty(len(centers)), np.empty(len(centers), dtype), np.empty(centers.shape, dtype)
-    (C, D), queue = centers.shape, new_queue()
-    size = 1 + PREPARED_AT_ONCE // max(1, D)
-    threads = worth_waking(min(n_threads, -(-C // size)), SECONDS_PER_NUMBER * C * D)
+    """‖m‖² of the centres; ‖m − offset‖² and factor · (m − offset) of the `members` in tiles, in another precision."""
+    C, D = centers.shape
+    members = np.arange(C) if members is None else members
+    norms, score_norms = np.empty(C), np.full(len(members), 0.0625 / np.finfo(dtype).tiny, dtype)
+    factors = aligned_zeros((len(members) // tile.width, D, tile.width), dtype)
+    size, queue = 1 + PREPARED_AT_ONCE // max(1, D), new_queue()
+    threads = worth_waking(min(n_threads, -(-len(members) // size)), SECONDS_PER_NUMBER * C * D)
     share_kernel(
         lambda: prepare_centers(queue, size, centers, members, offset, factor, norms, score_norms, factors), queue,
         threads, calls_blas=False,
@@ -111,23 +115,19 @@ HEAT = 16  # cells per heat of the tournament that finds the closest ones
 
 @kernel
 def closest_cells(
-    scores: Any,  # IN  (n, cells) −2 x·(m − offset)
-    score_norms: Any,  # IN  (cells,) ‖m − offset‖²
-    scales: Any,  # IN  (n,) or empty
+    scores: Any,  # IN  (n, ≥ cells)
+    n_cells: int,  # IN
     cells: Any,  # OUT (n, p) the p cells of lowest score, lowest first
-    keys: Any,  # scratch (cells rounded up to a multiple of HEAT,) integers as wide as a score
-    winners: Any,  # scratch (cells / HEAT, rounded up) of the same type
+    heats: Any,  # scratch keys (cells rounded up to a multiple of HEAT,), integers as wide as a score, and winners
 ) -> None:
     """The p closest cells of every row, up to rounding, by a tournament of order keys. O(n · (cells + p · HEAT))."""
-    n, n_cells = scores.shape
-    n_heats = winners.shape[0]
-    last = np.iinfo(keys.dtype).max
+    n, keys, winners = cells.shape[0], heats.keys, heats.winners
+    n_heats, last = winners.shape[0], np.iinfo(keys.dtype).max
     for g in range(n_cells, keys.shape[0]):
         keys[g] = last
     for i in range(n):
-        stretch = score_norms.dtype.type(scales[i] if scales.shape[0] else 1.0)
         for g in range(n_cells):
-            keys[g] = order_key(score_norms[g] + stretch * scores[i, g])
+            keys[g] = order_key(scores[i, g])
         for h in range(n_heats):
             winners[h] = lowest_of_heat(keys, h)
         for a in range(cells.shape[1]):
@@ -153,66 +153,23 @@ def lowest_of_heat(keys: Any, heat: int) -> int:
 
 
 @kernel
-def merge_closest(
-    scores: Any,  # IN  (n, members) −2 x·(m − offset)
-    score_norms: Any,  # IN  (members,) ‖m − offset‖²
-    scales: Any,  # IN  (N,) or empty
-    chosen: Any,  # IN  (n,) the rows' numbers in the shard
-    members: Any,  # IN  (members,) numbers of the cells
-    costs: Any,  # IN/OUT (N, p) the p lowest scores so far, ascending
-    cells: Any,  # IN/OUT (N, p) whose they are
-) -> None:
-    """Keep the p closest cells of every row among those known and these. O(n · members), a little more for finds."""
-    n, n_members = scores.shape
-    for k in range(n):
-        i, p = chosen[k], cells.shape[1]
-        row_costs, row_cells = costs[i], cells[i]
-        stretch = score_norms.dtype.type(scales[i] if scales.shape[0] else 1.0)
-        for g in range(n_members):
-            cost = score_norms[g] + stretch * scores[k, g]
-            if cost < row_costs[p - 1]:
-                insert(cost, members[g], row_costs, row_cells, p)
-
-
-@inline
-def block_size(scratch: Any, width: int) -> int:
-    """Rows whose scores with some centres fit into the workspace."""
-    return min(scratch.lengths.shape[0], scratch.scores.shape[0] // width)
-
-
-@inline
-def score_in_turn(rows: Any, begin: int, places: Any, offset: Any, centers: Any, scratch: Any, scores: Any) -> None:
-    """Scores of the rows that lie at places[begin], …; or at begin, … where there are no places."""
-    m, n_centers = scores.shape
-    in_turn = places.shape[0] == 0
-    if len(rows) == 1 and in_turn and offset.shape[0] == 0 and not centers.across:
-        multiply_rows(rows[0], begin, m, centers.factors, 0, n_centers, scores)
-        return
-    for k in range(m):
-        scratch.at[k] = begin + k if in_turn else places[begin + k]
-    score_block(rows, scratch.at[:m], offset, centers, 0, scratch, scores)
-
-
-@kernel
 def route_rows(
     queue: Queue,  # IN/OUT blocks of rows
-    rows: Any,  # IN
-    visit: Any,  # IN  without tasks; the places may be empty: 0, 1, 2, …
-    centers: Any,  # IN  the cells
+    visit: Any,  # IN  without tasks: rows as they come
+    nominees: Any,  # IN  the cells
     found: Any,  # OUT (N, p) the p closest cells of every row, closest first
-    scratch: Scratch,
+    block: Scratch,
+    heats: Scratch,
 ) -> None:
     """Each row against all cells. O(N · (cells · D + p · HEAT))."""
-    n, n_cells = found.shape[0], centers.score_norms.shape[0]
-    B = block_size(scratch, n_cells)
+    n, stop = found.shape[0], nominees.starts[1]
+    B = rows_for_table(block, stop)
     begin = B * take_number(queue)
     while begin < n:
         end = min(begin + B, n)
-        block = as_matrix(scratch.scores, end - begin, n_cells)
-        score_in_turn(rows, begin, visit.places, visit.offset, centers, scratch, block)
-        closest_cells(
-            block, centers.score_norms, visit.scales[begin:end], found[begin:end], scratch.keys, scratch.winners
-        )
+        score_block(visit.rows, visit.places[begin:end], visit.order[begin:end], visit.given, nominees, 0, stop, block)
+        scores = as_matrix(block.table, end - begin, stop)
+        closest_cells(scores, nominees.ends[0], found[begin:end], heats)
         begin = B * take_number(queue)
 
 
@@ -220,24 +177,27 @@ def route_rows(
 def merge_cells(
     queue: Queue,  # IN/OUT tasks
     visit: Any,  # IN
-    centers: Any,  # IN  the cells, by the cells above
+    nominees: Any,  # IN  the cells, by the cells above
     costs: Any,  # IN/OUT (N, p) the p lowest scores so far, ascending
     found: Any,  # IN/OUT (N, p) whose they are
-    scratch: Scratch,
+    block: Scratch,
 ) -> None:
-    """Each row against the cells in one of the cells above. O(N · D · members)."""
-    t = take_number(queue)
+    """Each row against the cells in one of the cells above, of which the p closest are kept. O(N · D · members)."""
+    t, last = take_number(queue), found.shape[1] - 1
     while t < visit.tasks.shape[0]:
-        first, stop = centers.starts[visit.tasks[t, 0]], centers.starts[visit.tasks[t, 0] + 1]
-        B = block_size(scratch, stop - first)
+        cell = visit.tasks[t, 0]
+        first, stop = nominees.starts[cell], nominees.starts[cell + 1]
+        B = rows_for_table(block, stop - first)
         for begin in range(visit.tasks[t, 1], visit.tasks[t, 2], B):
             end = min(begin + B, visit.tasks[t, 2])
-            block = as_matrix(scratch.scores, end - begin, stop - first)
-            score_block(visit.rows, visit.places[begin:end], visit.offset, centers, first, scratch, block)
-            merge_closest(
-                block, centers.score_norms[first:stop], visit.scales, visit.order[begin:end],
-                centers.members[first:stop], costs, found,
-            )  # fmt: skip
+            chosen = visit.order[begin:end]
+            score_block(visit.rows, visit.places[begin:end], chosen, visit.given, nominees, first, stop, block)
+            scores = as_matrix(block.table, end - begin, stop - first)
+            for k in range(end - begin):
+                row_costs, row_cells = costs[chosen[k]], found[chosen[k]]
+                for c in range(first, nominees.ends[cell]):
+                    if scores[k, c - first] < row_costs[last]:
+                        insert(scores[k, c - first], nominees.members[c], row_costs, row_cells, last + 1)
         t = take_number(queue)
 
 
@@ -245,17 +205,16 @@ def merge_cells(
 def lower_cells(
     queue: Queue,  # IN/OUT tasks
     visit: Any,  # IN
-    centers: Any,  # IN
+    nominees: Any,  # IN
+    base: int,  # IN  the label of centre 0
     known: int,  # IN  of the rows, see `Known`
     best: Any,  # IN/OUT (N,) squared distance to the label's centre
     labels: Any,  # IN/OUT (N,) −1: none yet
-    scratch: Scratch,
+    block: Scratch,
 ) -> None:
     """Each row to the closest centre of one cell if it is closer than its own, exactly. O(N · D · members)."""
-    t, most = take_number(queue), TILE * scratch.keys.shape[0]
+    t, B, given = take_number(queue), block.best.shape[0], visit.given
     while t < visit.tasks.shape[0]:
-        first, stop = centers.starts[visit.tasks[t, 0]], centers.starts[visit.tasks[t, 0] + 1]
-        B = block_size(scratch, min(most, stop - first))
         for begin in range(visit.tasks[t, 1], visit.tasks[t, 2], B):
             end = min(begin + B, visit.tasks[t, 2])
             at, chosen = visit.places[begin:end], visit.order[begin:end]
@@ -265,17 +224,9 @@ def lower_cells(
             elif known == Known.LABELS:
                 for k in range(end - begin):
                     i = chosen[k]
-                    scale = visit.scales[i] if visit.scales.shape[0] else 1.0
-                    best[i] = squared_distance(visit.rows, at[k], scale, centers.centers, labels[i], centers.norms)
-            if centers.across == 1 and len(visit.rows) == 1:
-                lower_few_columns(
-                    visit.rows, at, chosen, visit.scales, visit.offset, centers, first, stop, scratch, best, labels
-                )
-                continue
-            for c in range(first, stop, most):
-                block = as_matrix(scratch.scores, end - begin, min(most, stop - c))
-                score_block(visit.rows, at, visit.offset, centers, c, scratch, block)
-                lower_block(visit.rows, at, chosen, visit.scales, centers, c, block, scratch, best, labels)
+                    scale = given.scales[i] if given.scales.shape[0] else 1.0
+                    best[i] = squared_distance(visit.rows, at[k], scale, nominees.centers, labels[i], nominees.norms)
+            lower_block(visit.rows, at, chosen, given, nominees, visit.tasks[t, 0], base, block, best, labels)
         t = take_number(queue)
 
 
@@ -302,68 +253,88 @@ def for_cells(
     tasks = cell_tasks(starts, BLOCK_ROWS[1] if lying else ROWS_PER_TASK)
 
     def visit(queue: NDArray[np.int64], some: slice, rows: KernelRows, places: NDArray[np.integer]) -> None:
-        work(queue, Visit(tasks[some], rows, order, places, shard.scales, shard.origin))
+        work(queue, Visit(tasks[some], rows, order, places, shard.given))
 
     on_tasks(shard.rows, order, tasks[:, 1], threads_for_cells(shard), visit, lying=lying, calls_blas=True)
     return np.diff(starts)
 
 
+class Heats(NamedTuple):
+    """Scratch of a thread for the tournament, integers as wide as a score."""
+
+    keys: NDArray[Any]
+    winners: NDArray[Any]
+
+    @classmethod
+    def of(cls, n_cells: int, itemsize: int) -> Heats:
+        """For the scores of so many cells."""
+        n = -(-n_cells // HEAT)
+        return cls(np.empty(n * HEAT, dtype=f"i{itemsize}"), np.empty(n, dtype=f"i{itemsize}"))
+
+
 class CellProduct:
     """Centres in the order of their cells, prepared for products with rows.
 
-    `members` are the centres in that order; cell g is members[starts[g]:starts[g + 1]]. Labels begin with `base`.
-    `at_once`: factors lie column by column, which suits products with all centres at once.
+    `members` are the centres in that order, ascending in each cell; cell g is members[starts[g]:starts[g + 1]]; all
+    centres are in one cell if there are none. Labels begin with `base`.
     """
 
     def __init__(
         self,
         shard: CpuShard,
         centers: F64,
-        members: NDArray[np.intp],
-        starts: NDArray[np.intp],
+        members: NDArray[np.integer] | None = None,
+        starts: NDArray[np.integer] | None = None,
         base: int = 0,
-        at_once: bool = False,
     ) -> None:
-        self._shard, self._dtype = shard, shard.rows.dtype
         centers = np.ascontiguousarray(centers, dtype=np.float64)
-        starts = np.asarray(starts, dtype=np.int64)
-        info = np.finfo(self._dtype)
-        few = isinstance(shard.rows, CSRRows) or 0 < shard.n_columns <= THIN
-        across = 1 if few else 2 if at_once else 0
-        norms, score_norms, factors = prepared(centers, -2.0, self._dtype, shard.n_threads, members, shard.origin)
-        factors = cast(Floats, np.ascontiguousarray(factors.T) if across else factors)
-        self.centers = ScoredCenters(
-            starts, members, factors, score_norms, centers, norms, base, across, float(info.eps) / 2, float(info.tiny)
-        )
-        self._largest = int(np.diff(starts).max(initial=1))
+        (C, D), dtype, self._shard, self._base = centers.shape, shard.rows.dtype, shard, base
+        self._sizes = np.array([C]) if starts is None else np.diff(starts)
+        self.across = isinstance(shard.rows, CSRRows)
+        tile = line_tile(dtype.itemsize) if self.across else tile_for(-(-C // len(self._sizes)), D, dtype.itemsize)
+        padded = -(-self._sizes // tile.step) * tile.step
+        begins = np.concatenate([[0], np.cumsum(padded)])
+        ends = begins[:-1] + self._sizes
+        positions = np.arange(C) + np.repeat(ends - np.cumsum(self._sizes), self._sizes)
+        placed = np.full(begins[-1], -1)
+        placed[positions] = np.arange(C) if members is None else members
+        laid = ONE if self.across else tile
+        norms, score_norms, factors = prepared(centers, -2.0, dtype, shard.n_threads, placed, shard.origin, laid)
+        if self.across:
+            factors = np.ascontiguousarray(factors[:, :, 0].T)[None]
+        self._largest = int(padded.max(initial=tile.step))
+        self._chunk = chunk_of(self._largest, D, dtype.itemsize, tile.step, across=self.across)
+        bounds, mask = bounds_for(dtype, D, shard.rows.most_terms(), self._chunk)
+        set_largest(bounds, float(score_norms[positions].max(initial=0.0)))
+        self.nominees = Nominees(centers, norms, factors, score_norms, mask, bounds, placed, begins, ends)
 
     def closest(self, n: int) -> Labels:
         """The n closest centres of every row up to rounding, closest first, all cells taken together, (N, n)."""
-        shard, n_centers = self._shard, len(self.centers.members)
+        shard, C = self._shard, len(self.nominees.centers)
         # columns lie together, since rows are then grouped by one of them
         found: Labels = np.empty((n, shard.n_rows), dtype=np.int32).T
-        n_heats = -(-n_centers // HEAT)
 
-        def route(queue: NDArray[np.int64], rows: KernelRows, part: slice, places: NDArray[np.int64]) -> None:
-            visit = self._visit(rows, part, places, NO_NUMBERS.reshape(0, 3))
-            scratch = self.workspace(n_centers, n_heats * HEAT, n_heats)
-            route_rows(queue, rows, visit, self.centers, found[part], scratch)
+        def route(queue: NDArray[np.int64], visit: Visit, part: slice) -> None:
+            heats = Heats.of(C, shard.dtype.itemsize)
+            route_rows(queue, visit, self.nominees, found[part], self.block(table=True), heats)
 
         picked = picked_in_place(shard.rows)
         if picked is None:
             on_rows(
-                shard.rows, threads_for_cells(shard), lambda queue, rows, part: route(queue, rows, part, NO_NUMBERS)
-            )
+                shard.rows, threads_for_cells(shard),
+                lambda queue, rows, part: route(queue, self.visit(rows, part, BLOCK_ROWS[1]), part),
+            )  # fmt: skip
         else:
-            queue, everyone = new_queue(), slice(0, shard.n_rows)
-            share_kernel(lambda: route(queue, picked[0], everyone, picked[1]), queue, threads_for_cells(shard))
+            everyone, queue = slice(0, shard.n_rows), new_queue()
+            visit = self.visit(picked[0], everyone, BLOCK_ROWS[1])._replace(places=picked[1])
+            share_kernel(lambda: route(queue, visit, everyone), queue, threads_for_cells(shard))
         return found
 
     def merge_closest(self, cell_of: Labels, costs: Floats, found: Labels) -> int:
         """Lower the costs of the centres that each row has found by those of one cell; returns distances."""
 
         def merge(queue: NDArray[np.int64], visit: Visit) -> None:
-            merge_cells(queue, visit, self.centers, costs, found, self.workspace(self._largest))
+            merge_cells(queue, visit, self.nominees, costs, found, self.block(table=True))
 
         return self._for_cells(cell_of, merge)
 
@@ -371,7 +342,7 @@ class CellProduct:
         """Each row to the closest centre of one cell if that is closer than its own; returns distances."""
 
         def search(queue: NDArray[np.int64], visit: Visit) -> None:
-            lower_cells(queue, visit, self.centers, known, best, labels, self._workspace_to_lower())
+            lower_cells(queue, visit, self.nominees, self._base, known, best, labels, self.block())
 
         return self._for_cells(cell_of, search)
 
@@ -379,37 +350,27 @@ class CellProduct:
         """`search` where there is one cell."""
 
         def search(queue: NDArray[np.int64], rows: KernelRows, part: slice) -> None:
-            visit, scratch = self.visit(rows, part, BLOCK_ROWS[1]), self._workspace_to_lower()
-            lower_cells(queue, visit, self.centers, Known.DISTANCES, best[part], labels[part], scratch)
+            visit = self.visit(rows, part, BLOCK_ROWS[1])
+            lower_cells(
+                queue, visit, self.nominees, self._base, Known.DISTANCES, best[part], labels[part], self.block()
+            )
 
         on_rows(self._shard.rows, self._shard.n_threads, search)
 
     def visit(self, rows: KernelRows, part: slice, size: int) -> Visit:
         """Rows as they come, in tasks of `size` of them, which visit the first cell."""
         in_turn = np.arange(part.stop - part.start)
-        return self._visit(rows, part, in_turn, cell_tasks(np.array([0, len(in_turn)]), size))
-
-    def _visit(self, rows: KernelRows, part: slice, places: NDArray[np.int64], tasks: Tasks) -> Visit:
-        shard = self._shard
-        return Visit(tasks, rows, places, places, shard.scales[part], shard.origin)
+        tasks = cell_tasks(np.array([0, len(in_turn)]), size)
+        return Visit(tasks, rows, in_turn, in_turn, self._shard.given.of(part))
 
     def _for_cells(self, cell_of: Labels, work: Callable[[NDArray[np.int64], Visit], None]) -> int:
-        sizes = np.diff(self.centers.starts)
-        return int(for_cells(self._shard, cell_of, len(sizes), work) @ sizes)
+        return int(for_cells(self._shard, cell_of, len(self._sizes), work) @ self._sizes)
 
-    def _workspace_to_lower(self) -> Workspace:
-        width = min(self._largest, CENTERS_AT_ONCE)
-        return self.workspace(width, -(-width // TILE), TILE)
-
-    def workspace(self, width: int, n_keys: int = 0, n_winners: int = 0) -> Workspace:
-        """Memory of one thread: a block of rows, and their scores with `width` centres."""
-        (least, most), dtype = BLOCK_ROWS, self._dtype
-        seen = np.empty((most, self._shard.n_columns), dtype=dtype)
-        room = max(CACHED_NUMBERS, least * width, (STATE + THIN) * TILE)  # at least for rows in lanes
-        return new_workspace(seen, np.empty(room, dtype=dtype), n_keys, n_winners)
-
-
-def new_workspace(seen: Floats, scores: Floats, n_keys: int = 0, n_winners: int = 0) -> Workspace:
-    """Memory of one thread for as many rows as `seen` has."""
-    keys, winners = (np.empty(n, dtype=f"i{scores.itemsize}") for n in (n_keys, n_winners))
-    return Workspace(seen, scores, np.empty(len(seen)), np.empty(len(seen), dtype=np.int64), keys, winners)
+    def block(self, rows: int = 0, *, table: bool = False) -> Block:
+        """Memory of one thread: a block of rows, and room for a table of their scores with the centres of a cell."""
+        (least, most), width = BLOCK_ROWS, self._largest
+        rows = rows or (min(most, max(least, CACHED_NUMBERS // width)) if table else most)
+        return new_block(
+            self._shard.given, self._shard.dtype, self._chunk, across=self.across, n=rows,
+            table=(rows + ROWS) * width if table else 0,
+        )  # fmt: skip

@@ -1,7 +1,7 @@
-"""Rows of a batch against all centres: scores −2 x·m by products, labels from them, and bounds.
+"""Rows of a batch against all centres: scores, labels from them, and bounds.
 
-All centres at once, in blocks of rows that suit the cache. Products with dense rows come from BLAS in the rows'
-precision, those with sparse rows run along centres that are kept column by column (`model.columns`), in float64: a
+All centres at once, in blocks of rows that suit the cache. Scores of dense rows come from the engine in the rows'
+precision. Those of sparse rows run along centres that are kept column by column (`model.columns`), in float64: a
 nonzero of a row meets all centres in one streak of memory. Where a row is so close to centres that rounding might
 decide, differences over all columns do. No exact distance is computed where one score is clearly the lowest.
 
@@ -21,18 +21,17 @@ from numpy.typing import NDArray
 
 from globular.jit import Queue, Scratch, inline, kernel, new_queue, share_kernel, take_number, twin
 from globular.jit.memory import order_key
-from globular.jit.vectors import LINE, add_1_line, add_2_lines, add_4_lines, add_8_lines
 from globular.model.columns import ColumnMeans
 from globular.model.nested import Bounds
 from globular.model.statistics import F64, I64
 from globular.passes.cpu.by_column import column_means
-from globular.passes.cpu.cells import CellProduct, new_workspace
-from globular.passes.cpu.engine.decide import TILE, lower_block, scores_may_overflow
+from globular.passes.cpu.cells import CellProduct
+from globular.passes.cpu.engine.decide import lower_block
 from globular.passes.cpu.engine.rows import CANCELLED, distance_by_columns, row_length
-from globular.passes.cpu.engine.score import ScoredCenters, score_block
+from globular.passes.cpu.engine.score import Given, column_scores
 from globular.passes.cpu.rows import CSRRows, KernelRows, can_be_indexed, gather_rows
 from globular.passes.cpu.shard import CpuShard
-from globular.passes.host import GATHERED_AT_ONCE, NO_NUMBERS, ROWS_PER_PRODUCT
+from globular.passes.host import GATHERED_AT_ONCE, NO_NUMBERS, NO_TABLE, ROWS_PER_PRODUCT
 from globular.seam.passes import Labels
 from globular.threads import even_ranges, run_all
 
@@ -114,20 +113,27 @@ class RowProducts(NamedTuple):
 class ScoreCenters(NamedTuple):
     """Centres ready to be scored, all in one cell."""
 
-    centers: Any  # `engine.score.ScoredCenters`; for CSR rows its factors are (D, ≥ C): the centres column by column
-    factors: Any  # (C,) of those columns; for dense rows empty
-    offset: Any  # (D,) or empty
+    nominees: Any  # for dense rows
+    places: Any  # for CSR rows (D, ≥ C): the centres column by column
+    norms: Any  # (C,) ‖m‖²
+    factors: Any  # (C,) of those columns
+    n_columns: int  # that an exact distance of a dense row adds up
     longest: float  # no less than the largest ‖m − offset‖
     slack: float  # error of the norms
+    unit: float  # unit round-off of the scores
+    tiny: float  # their smallest normal number
 
 
 class ScoreBlock(NamedTuple):
     """Scratch of a thread for B rows."""
 
-    workspace: Any  # `engine.score.Workspace`; its scores as a table (B, ≥ C)
+    engine: Any  # an `engine.score.Block` for dense rows
+    scales: Any  # (B,) or empty
+    scores: Any  # (B, ≥ C) for CSR rows
+    lengths: Any  # (B,) ‖x − offset‖, unscaled
+    at: Any  # (B,) int64
     order: Any  # (B,) 0, 1, …
     numbers: Any  # (B,) int64, in the shard
-    scales: Any  # (B,)
     best: Any  # (B,) no less than the squared distance to the closest centre
     found: Any  # (B,) int32, that centre
     least: Any  # (groups,)
@@ -163,37 +169,6 @@ def rounding(rows: Any, i: int, reach: float, scale: float, n_columns: int, unit
 
 
 @kernel
-def column_scores(
-    rows: Any,  # IN  (data, indices, indptr)
-    at: Any,  # IN  (n,) which rows
-    places: Any,  # IN  (D, width), whole lines
-    factors: Any,  # IN  (C,)
-    scores: Any,  # OUT (n, width) −2 x · factor · place
-    lengths: Any,  # OUT (n,) ‖x‖
-) -> None:
-    """Products of sparse rows with all centres. O(nnz · width)."""
-    n, width = scores.shape
-    data, indices = rows[0], rows[1]
-    for i in range(n):
-        begin, end = rows[2][at[i]], rows[2][at[i] + 1]
-        c = 0
-        while c + 8 * LINE <= width:
-            add_8_lines(data, indices, begin, end, places, c, scores, i)
-            c += 8 * LINE
-        if c + 4 * LINE <= width:
-            add_4_lines(data, indices, begin, end, places, c, scores, i)
-            c += 4 * LINE
-        if c + 2 * LINE <= width:
-            add_2_lines(data, indices, begin, end, places, c, scores, i)
-            c += 2 * LINE
-        if c + LINE <= width:
-            add_1_line(data, indices, begin, end, places, c, scores, i)
-        for c in range(factors.shape[0]):
-            scores[i, c] *= -2.0 * factors[c]
-        lengths[i] = row_length(rows, at[i])
-
-
-@kernel
 def closest_by_scores(
     rows: Any,  # IN
     at: Any,  # IN  (n,) where each row lies in `rows`
@@ -204,8 +179,8 @@ def closest_by_scores(
     labels: Any,  # OUT (n,) the closest centre, the lowest index on ties
 ) -> None:
     """Labels from scores. O(n · C), and O(D) for every centre in question where a row is close to its centre."""
-    norms, factors, slack = centers.centers.score_norms, centers.factors, centers.slack
-    places, scores, C = centers.centers.factors, work.scores, norms.shape[0]
+    norms, factors, slack, scores = centers.norms, centers.factors, centers.slack, work.scores
+    C = norms.shape[0]
     for i in range(at.shape[0]):
         scale = scales[i] if scales.shape[0] else 1.0
         length = scale * work.lengths[i]
@@ -223,61 +198,73 @@ def closest_by_scores(
             limit, squared, error = squared + 4.0 * error, np.inf, 0.0
             for c in range(C):
                 if length * length + (norms[c] + scale * scores[i, c]) <= limit:
-                    distance = distance_by_columns(rows, at[i], scale, places.T, c, factors[c])
+                    distance = distance_by_columns(rows, at[i], scale, centers.places.T, c, factors[c])
                     if distance < squared:
                         label, squared = c, distance
         labels[i], best[i] = label, squared + error
 
 
 @twin
-def label_block(rows: Any, m: int, scales: Any, centers: Any, block: Any) -> None:
+def label_rows(rows: Any, m: int, given: Any, centers: Any, block: Any) -> None:
     """Scores and labels of the m rows of a block. O(m · C · D) or O(nnz · C)."""
-    work, at, some = block.workspace, block.workspace.at[:m], block.order[:m]
+    engine, scales = block.engine, block.scales
+    some = Given(given.weights, scales, given.offset, given.about, given.about_norm)
+    block.found[:] = -1
+    lower_block(rows, block.at[:m], block.order[:m], some, centers.nominees, 0, 0, engine, block.best, block.found)
     for k in range(m):
-        block.found[k] = -1
-    score_block(rows, at, centers.offset, centers.centers, 0, work, work.scores[:m])
-    lower_block(rows, at, some, scales, centers.centers, 0, work.scores[:m], work, block.best, block.found)
+        block.lengths[k] = row_length(rows, block.at[k]) if scales.shape[0] else np.sqrt(np.float64(engine.squares[k]))
 
 
-@label_block.for_csr
-def _label_block(rows: Any, m: int, scales: Any, centers: Any, block: Any) -> None:
-    work, at = block.workspace, block.workspace.at[:m]
-    column_scores(rows, at, centers.centers.factors, centers.factors, work.scores[:m], work.lengths)
-    closest_by_scores(rows, at, scales, centers, work, block.best, block.found)
+@label_rows.for_csr
+def _label_rows(rows: Any, m: int, given: Any, centers: Any, block: Any) -> None:
+    at = block.at[:m]
+    column_scores(rows, at, centers.places, centers.factors, block.scores[:m], block.lengths)
+    closest_by_scores(rows, at, block.scales, centers, block, block.best, block.found)
+
+
+@twin
+def score_of(rows: Any, i: int, c: int, scale: float, centers: Any, block: Any, square: float) -> float:
+    """The score of a row of the block, as a squared distance; `square` is ‖x − offset‖²."""
+    return np.float64(block.engine.table[i * centers.nominees.starts[1] + c])
+
+
+@score_of.for_csr
+def _score_of(rows: Any, i: int, c: int, scale: float, centers: Any, block: Any, square: float) -> float:
+    return centers.norms[c] + scale * block.scores[i, c] + square
 
 
 @kernel
 def label_by_scores(
     queue: Queue,  # IN/OUT blocks of B rows
     some: Any,  # IN  a `BatchRows`, whose labels are OUT
+    given: Any,  # IN  where the rows' offset is
     centers: Any,  # IN
     bounds: Any,  # OUT a `BoundState`
     kept: Any,  # OUT `RowProducts`, or empty
     block: Scratch,  # scratch
 ) -> None:
     """Rows against all centres: labels, and bounds if there are any. O(n · C · D) or O(nnz · C)."""
-    n, B, scores = some.positions.shape[0], block.order.shape[0], block.workspace.scores
+    n, B, numbers, at, scores = some.positions.shape[0], block.order.shape[0], block.numbers, block.at, block.scores
     for k in range(B):  # each thread has scratch memory of its own, of any content
         block.order[k] = k
     begin = B * take_number(queue)
     while begin < n:
         m = min(B, n - begin)
-        numbers, at, scales = block.numbers, block.workspace.at, block.scales[: m if some.scales.shape[0] else 0]
         for k in range(m):
             numbers[k] = some.batch[some.positions[begin + k]]
             at[k] = place_of(begin + k, numbers[k], some.places)
             if some.scales.shape[0]:
-                scales[k] = some.scales[numbers[k]]
-        label_block(some.rows, m, scales, centers, block)
+                block.scales[k] = some.scales[numbers[k]]
+        label_rows(some.rows, m, given, centers, block)
         for k in range(m):
             i = some.positions[begin + k]
             if kept.own.shape[0]:
                 kept.own[i] = -0.5 * scores[k, block.found[k]]
                 kept.former[i] = -0.5 * scores[k, max(some.labels[i], 0)]
-                kept.lengths[i] = block.workspace.lengths[k]
+                kept.lengths[i] = block.lengths[k]
             some.labels[i] = block.found[k]
         if bounds.group_drift.shape[0]:
-            bound_by_scores(some.rows, m, scales, centers, block, bounds)
+            bound_by_scores(some.rows, m, centers, block, bounds)
         begin = B * take_number(queue)
 
 
@@ -285,25 +272,23 @@ def label_by_scores(
 def bound_by_scores(
     rows: Any,  # IN
     m: int,  # IN  rows of the block
-    scales: Any,  # IN  (m,) or empty
     centers: Any,  # IN
-    block: Any,  # IN  what `label_block` has found
+    block: Any,  # IN  what `label_rows` has found
     bounds: Any,  # OUT upper and lower ones
 ) -> None:
     """Lines 22 and 26 of Alg. 5: bounds as tight as the scores allow. O(m · C)."""
-    n_groups, C, D = bounds.group_drift.shape[0], bounds.group_of.shape[0], centers.centers.centers.shape[1]
-    least, scores, lower, norms = block.least, block.workspace.scores, bounds.lower, centers.centers.score_norms
-    at, unit, tiny = block.workspace.at, centers.centers.unit, centers.centers.tiny
+    n_groups, C, D = bounds.group_drift.shape[0], bounds.group_of.shape[0], centers.n_columns
+    least, lower, unit, tiny = block.least, bounds.lower, centers.unit, centers.tiny
     for i in range(m):
-        r, label = block.numbers[i], block.found[i]
-        scale = scales[i] if scales.shape[0] else 1.0
-        length = scale * block.workspace.lengths[i]
-        error = centers.slack + rounding(rows, at[i], length + centers.longest, scale, D, unit, tiny)
-        useless = scores_may_overflow(length + centers.longest, scale, tiny)
-        shift = length * length - error
+        r, label, row = block.numbers[i], block.found[i], block.at[i]
+        scale = block.scales[i] if block.scales.shape[0] else 1.0
+        length = scale * block.lengths[i]
+        reach = length + centers.longest
+        error = centers.slack + rounding(rows, row, reach, scale, D, unit, tiny)
+        useless = not (4.0 * reach * reach * tiny < 1.0 and scale * tiny < 1.0)  # a score may overflow
         if n_groups == C:  # Elkan's: every centre is its own group
             for c in range(C):
-                squared = norms[c] + scale * scores[i, c] + shift
+                squared = score_of(rows, i, c, scale, centers, block, length * length) - error
                 lower[r, c] = stored_lower(0.0 if useless else np.sqrt(max(squared, 0.0)), bounds.group_drift[c])
             lower[r, label] = LARGEST
         else:
@@ -311,12 +296,12 @@ def bound_by_scores(
                 least[g] = np.inf
             for c in range(C):
                 if c != label:
-                    squared = norms[c] + scale * scores[i, c] + shift
+                    squared = score_of(rows, i, c, scale, centers, block, length * length) - error
                     least[bounds.group_of[c]] = min(least[bounds.group_of[c]], squared)
             for g in range(n_groups):
                 lower[r, g] = stored_lower(0.0 if useless else np.sqrt(max(least[g], 0.0)), bounds.group_drift[g])
         reach = 2.0 * length + np.sqrt(block.best[i])
-        own = np.sqrt(block.best[i] + centers.slack + rounding(rows, at[i], reach, scale, D, unit, tiny))
+        own = np.sqrt(block.best[i] + centers.slack + rounding(rows, row, reach, scale, D, unit, tiny))
         bounds.upper[r] = stored_upper(own, bounds.drift[label])
 
 
@@ -354,25 +339,26 @@ class CenterScores:
 
     shard: CpuShard
     centers: ScoreCenters
+    product: CellProduct | None = None
+    """For dense rows."""
     kept: RowProducts | None = None
     """What votes will need, where the centres are kept column by column."""
 
     def label(self, batch: I64, positions: I64, labels: Labels, bounds: BoundState | None = None) -> None:
         """Write the closest centre of these rows of the batch to `labels`, and make their bounds."""
-        state, kept, factors = bounds or _no_bounds(), self.kept or RowProducts.empty(0), self.centers.centers.factors
-        C, D = self.centers.centers.centers.shape
-        width = C or factors.shape[1]
+        shard, centers, state = self.shard, self.centers, bounds or _no_bounds()
+        kept, is_dense = self.kept or RowProducts.empty(0), not isinstance(shard.rows, CSRRows)
+        width = int(centers.nominees.starts[1]) if is_dense else centers.places.shape[1]
 
         def multiply(queue: NDArray[np.int64], some: BatchRows, _: slice) -> None:
             B = _rows_per_block(len(some.positions), width)
-            product = new_workspace(
-                np.empty((B, D), factors.dtype), np.empty((B, width), factors.dtype), -(-width // TILE)
-            )
+            engine = self.product.block(B, table=len(state.drift) > 0) if self.product is not None else ()
             block = ScoreBlock(
-                product, np.empty(B, dtype=np.int64), np.empty(B, dtype=np.int64), np.empty(B), np.empty(B),
+                engine, np.empty(B if len(shard.scales) else 0), np.empty((0 if is_dense else B, width)), np.empty(B),
+                np.empty(B, dtype=np.int64), np.empty(B, dtype=np.int64), np.empty(B, dtype=np.int64), np.empty(B),
                 np.empty(B, dtype=np.int32), np.empty(len(state.group_drift)),
             )  # fmt: skip
-            label_by_scores(queue, some, self.centers, state, kept, block)
+            label_by_scores(queue, some, shard.given, centers, state, kept, block)
 
         on_positions(self.shard, batch, positions, labels, multiply)
 
@@ -386,25 +372,25 @@ def center_scores(shard: CpuShard, centers: F64 | ColumnMeans, n_rows: int) -> C
     """The scores that suit the rows, for a batch of `n_rows`."""
     if not isinstance(shard.rows, CSRRows):
         assert not isinstance(centers, ColumnMeans)
-        return CenterScores(shard, _dense(shard, np.ascontiguousarray(centers, dtype=np.float64)))
+        return _dense(shard, np.ascontiguousarray(centers, dtype=np.float64))
     if isinstance(centers, ColumnMeans):
-        return CenterScores(shard, _by_columns(centers), RowProducts.empty(n_rows))
+        return CenterScores(shard, _by_columns(centers), None, RowProducts.empty(n_rows))
     return CenterScores(shard, _by_columns(column_means(np.ascontiguousarray(centers), shard.n_threads)))
 
 
-def _dense(shard: CpuShard, centers: F64) -> ScoreCenters:
-    C, offset = len(centers), shard.origin
+def _dense(shard: CpuShard, centers: F64) -> CenterScores:
     with np.errstate(over="ignore"):  # kernels see by themselves where scores overflow
-        product = CellProduct(shard, centers, np.arange(C), np.array([0, C]), at_once=True).centers
-    longest = np.sqrt(float(product.score_norms.max()) * (1.0 + 4.0 * product.unit))
-    return ScoreCenters(product, np.empty(0), offset, longest, 0.0)
+        product = CellProduct(shard, centers)
+    nominees, info, none = product.nominees, np.finfo(shard.dtype), np.empty(0)
+    unit = float(info.eps) / 2
+    longest = np.sqrt(float(nominees.score_norms[: len(centers)].max()) * (1.0 + 4.0 * unit))
+    scored = ScoreCenters(nominees, NO_TABLE, none, none, centers.shape[1], longest, 0.0, unit, float(info.tiny))
+    return CenterScores(shard, scored, product)
 
 
 def _by_columns(means: ColumnMeans) -> ScoreCenters:
-    norms, none, nobody = means.norms, np.empty(0), np.empty(0, dtype=np.int64)
-    longest, slack = float(np.sqrt(norms.max())), means.norm_share * float(norms.max())
-    centers = ScoredCenters(nobody, nobody, means.places, norms, np.empty((0, 0)), none, 0, 1, 2.0**-53, 2.0**-1022)
-    return ScoreCenters(centers, means.factors, none, longest, slack)
+    longest, slack = float(np.sqrt(means.norms.max())), means.norm_share * float(means.norms.max())
+    return ScoreCenters((), means.places, means.norms, means.factors, 0, longest, slack, 2.0**-53, 2.0**-1022)
 
 
 def _rows_per_block(n_rows: int, width: int) -> int:

@@ -1,6 +1,6 @@
 """The n closest centres of every row, and its distance from its own: N n numbers are kept, and never N k.
 
-Scores of a product nominate, as for the one closest centre (`engine.decide`): a centre is measured in the exact
+Scores nominate, as for the one closest centre (`engine.decide`): a centre is measured in the exact
 difference form in float64 unless its score rules it out beside the n closest so far.
 """
 
@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 from globular.jit import Queue, Scratch, kernel, take_number
 from globular.jit.memory import as_matrix
 from globular.model.statistics import F64, FarRows
-from globular.passes.cpu.cells import BLOCK_ROWS, CellProduct, block_size
-from globular.passes.cpu.engine.decide import highest_key, insert, key_of
+from globular.passes.cpu.cells import BLOCK_ROWS, CellProduct
+from globular.passes.cpu.engine.decide import highest_score, insert
 from globular.passes.cpu.engine.rows import squared_distance
-from globular.passes.cpu.engine.score import score_block
+from globular.passes.cpu.engine.score import rows_for_table, score_block
 from globular.passes.cpu.rows import KernelRows, on_rows
 from globular.passes.cpu.shard import CpuShard
 from globular.passes.host import ROWS_AT_ONCE
@@ -49,45 +49,44 @@ def own_distances(
 def nearest_centers(
     queue: Queue,  # IN/OUT tasks
     visit: Any,  # IN  all rows, in turn
-    centers: Any,  # IN  in one cell
+    nominees: Any,  # IN  in one cell
     squares: Any,  # OUT (N, n) the n lowest squared distances, ascending
     found: Any,  # OUT (N, n) whose they are, of those equally far the first
-    scratch: Scratch,
+    block: Scratch,
 ) -> None:
     """Each row against all centres. O(N · C · D), and O(N · n) for every centre that comes closer than those before."""
-    T, C, last = centers.score_norms.dtype.type, centers.score_norms.shape[0], found.shape[1] - 1
-    B = block_size(scratch, C)
+    stop, last = nominees.starts[1], found.shape[1] - 1
+    B, given = rows_for_table(block, stop), visit.given
     t = take_number(queue)
     while t < visit.tasks.shape[0]:
         for begin in range(visit.tasks[t, 1], visit.tasks[t, 2], B):
             end = min(begin + B, visit.tasks[t, 2])
-            scores = as_matrix(scratch.scores, end - begin, C)
-            score_block(visit.rows, visit.places[begin:end], visit.offset, centers, 0, scratch, scores)
+            some = visit.places[begin:end]
+            score_block(visit.rows, some, some, given, nominees, 0, stop, block)
+            scores = as_matrix(block.table, end - begin, stop)
             for i in range(begin, end):
-                row, scale = visit.places[i], visit.scales[i] if visit.scales.shape[0] else 1.0
-                length = scale * scratch.lengths[i - begin]
-                stretch, shift = T(scale), T(length * length)
-                n_kept, limit = 0, highest_key(visit.rows, row, scale, length, np.inf, centers, scratch.keys)
-                for c in range(C):
-                    if key_of(scores, i - begin, c, centers.score_norms, stretch, shift) > limit:
+                row, scale = visit.places[i], given.scales[i] if given.scales.shape[0] else 1.0
+                n_kept, limit = 0, np.inf
+                for c in range(nominees.ends[0]):
+                    if scores[i - begin, c] > limit:
                         continue
-                    squared = squared_distance(visit.rows, row, scale, centers.centers, c, centers.norms)
+                    squared = squared_distance(visit.rows, row, scale, nominees.centers, c, nominees.norms)
                     n_kept = insert(squared, c, squares[i], found[i], n_kept)
                     if n_kept > last:
-                        limit = highest_key(visit.rows, row, scale, length, squares[i, last], centers, scratch.keys)
+                        limit = highest_score(block.squares[i - begin], squares[i, last], nominees.bounds)
         t = take_number(queue)
 
 
 @CpuShard.implements(Answer, Nearest)
 def nearest(shard: CpuShard, work: Answer) -> list[Any]:
     """The closest centres of all rows in ascending order, (N, n); of those equally far the first comes first."""
-    C, found = len(work.model.centers), np.empty((shard.n_rows, work.model.n), dtype=NEAREST)
-    product = CellProduct(shard, work.model.centers, np.arange(C), np.array([0, C]))
+    found = np.empty((shard.n_rows, work.model.n), dtype=NEAREST)
+    product = CellProduct(shard, work.model.centers)
     squares, numbers = np.empty(found.shape), np.empty(found.shape, dtype=np.int32)
 
     def find(queue: NDArray[np.int64], rows: KernelRows, part: slice) -> None:
         visit = product.visit(rows, part, BLOCK_ROWS[1])
-        nearest_centers(queue, visit, product.centers, squares[part], numbers[part], product.workspace(C))
+        nearest_centers(queue, visit, product.nominees, squares[part], numbers[part], product.block(table=True))
 
     on_rows(shard.rows, shard.n_threads, find)
     found["square"], found["center"] = squares, numbers

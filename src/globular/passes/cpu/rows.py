@@ -80,6 +80,10 @@ class DenseRows:
         """Some rows, not copied."""
         return PickedRows(self.array, chosen)
 
+    def most_terms(self) -> int:
+        """Most numbers of a row."""
+        return self.shape[1]
+
     def is_direct(self) -> bool:
         """Whether kernels may index the array itself."""
         return self.array.dtype == self.dtype and self.array.flags.c_contiguous and self.array.flags.aligned
@@ -156,6 +160,10 @@ class CSRRows:
     @property
     def dtype(self) -> np.dtype:
         return self.data.dtype
+
+    def most_terms(self) -> int:
+        """Most entries of a row."""
+        return int(np.diff(self.indptr).max(initial=0))
 
     def block(self, start: int, stop: int) -> sparse.csr_array:
         """Rows start..stop as a matrix, without a copy of their entries."""
@@ -241,48 +249,28 @@ def on_rows(
     n_threads: int,
     work: Callable[[NDArray[np.int64], KernelRows, slice], object],
     *,
+    length: int = 0,
     calls_blas: bool = True,
 ) -> None:
     """Call a kernel that takes blocks of rows from a queue, with all rows; see `share`.
 
     `work` gets the queue, rows, and which ones they are. Rows that have to be converted come in parts, each with a
-    queue of its own.
-    """
-    if can_be_indexed(rows):
-        queue, everyone = new_queue(), rows.kernel_rows(0, rows.shape[0])
-        everywhere = slice(0, rows.shape[0])
-        share_kernel(lambda: work(queue, everyone, everywhere), queue, n_threads, calls_blas=calls_blas)
-    else:
-        spans = even_ranges(rows.shape[0], ROWS_AT_ONCE)
-        run_all(lambda span: work(new_queue(), rows.kernel_rows(*span), slice(*span)), spans, n_threads)
-
-
-def on_spans(
-    rows: Rows,
-    length: int,
-    n_threads: int,
-    work: Callable[[NDArray[np.int64], KernelRows, slice, slice], object],
-    *,
-    calls_blas: bool = False,
-) -> None:
-    """`on_rows` for a kernel that takes spans of so many rows and has something of its own for each of them.
-
-    `work` also gets which spans these rows are; rows that have to be converted come span by span.
+    queue of its own. `length`: rows of a block, if each has a place of its own for what it adds up; a part is one then.
     """
     n = rows.shape[0]
-    spans = even_ranges(n, length)
     if can_be_indexed(rows):
-        queue, everyone = new_queue(max(1, min(n_threads, len(spans)))), rows.kernel_rows(0, n)
+        queue = new_queue(max(1, min(n_threads, -(-n // length))) if length else n_threads)
+        everyone = rows.kernel_rows(0, n)
         if calls_blas:
-            single_threaded_blas.run(work, queue, everyone, slice(0, n), slice(None))
+            single_threaded_blas.run(work, queue, everyone, slice(0, n))
         else:
-            work(queue, everyone, slice(0, n), slice(None))
+            work(queue, everyone, slice(0, n))
         return
-
-    def converted(s: int) -> None:
-        work(new_queue(), rows.kernel_rows(*spans[s]), slice(*spans[s]), slice(s, s + 1))
-
-    run_all(converted, range(len(spans)), n_threads, calls_blas=calls_blas)
+    parts = even_ranges(n, length or ROWS_AT_ONCE)
+    run_all(
+        lambda part: work(new_queue(), rows.kernel_rows(*part), slice(*part)), parts, n_threads,
+        calls_blas=calls_blas,
+    )  # fmt: skip
 
 
 def on_tasks(

@@ -257,7 +257,7 @@ def _lower_by_one(shard: CpuShard, center: F64, number: int) -> None:
 
 def _lower_by_many(shard: CpuShard, centers: F64, base: int) -> None:
     d2, zero = shard.squared_distances, zero_level(shard)
-    product = CellProduct(shard, centers, np.arange(len(centers)), np.array([0, len(centers)]), base)
+    product = CellProduct(shard, centers, base=base)
     product.search_all(d2, shard.closest_seeds)
     if zero:
         d2[d2 <= zero] = 0.0

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 
 from globular.jit import Queue, kernel, take_number
-from globular.jit.tiles import ROWS, line_tile, tile_for
+from globular.jit.tiles import line_tile, tile_for
 from globular.model.statistics import F64
-from globular.passes.cpu.engine.label import CENTER_CHUNK, STRETCH, Bound, Given, LabelBlock, Nominees
+from globular.passes.cpu.engine.score import Bound, LabelBlock, Nominees, bounds_for, chunk_of, new_block, set_largest
 from globular.passes.cpu.rows import CSRRows, aligned_zeros
 from globular.passes.cpu.shard import CpuShard
 
@@ -41,14 +41,14 @@ def _transpose(
 def aim_at(
     centers: Any,  # IN  (C, D) the new centres, float64
     offset: Any,  # IN  (D,) or empty
-    tiny: float,  # IN  the smallest normal number of the rows' dtype
     counts: Any,  # IN  (C,) Σ w of the last pass
     nominees: Any,  # IN/OUT those of the last pass; its centres are float64 too
     shifts: Any,  # OUT (C,) float32: how much room the rows of a label lose
-) -> float:
+) -> tuple[float, float]:
     """Take new centres: how far each has moved, together with the farthest of the others, and their scores. O(C·D).
 
-    Returns Σ_c n_c ‖shift‖², what the centres' moves would take off the objective if they were those of means.
+    Returns Σ_c n_c ‖shift‖², what the centres' moves would take off the objective if they were those of means, and the
+    largest ‖m − offset‖².
     """
     C, D = centers.shape
     round_up = 1.0 + 2.0**-20  # makes up for the rounding of shifts and their sums
@@ -79,13 +79,7 @@ def aim_at(
         _transpose(centers, offset, factors[0])
     for c in range(C):
         shifts[c] = (np.float64(shifts[c]) + (second if c == farthest else first)) * round_up
-    bounds = nominees.bounds
-    # scores of longer rows may overflow, and those of too many terms say nothing: such rows are compared exactly
-    reach = 0.125 / np.sqrt(tiny) - np.sqrt(longest)
-    bounds[Bound.LARGEST] = reach * reach if reach > 0.0 and bounds[Bound.PER_PRODUCT] < 0.1 else 0.0
-    for c in range(C, nominees.score_norms.shape[0]):
-        nominees.score_norms[c] = bounds[Bound.NOBODY]
-    return gain
+    return gain, longest
 
 
 @kernel
@@ -132,10 +126,6 @@ def add_up(
         begin = take_number(queue) * clusters_at_once
 
 
-ROWS_PER_BLOCK = 256
-"""Rows that are labelled together."""
-CACHED = 1 << 18
-"""Bytes of centres that a block of rows looks at before it looks at the next ones: they stay in the cache."""
 FADED = 2.0**-10
 """Share of its largest count below which too little is left of a cluster: what remains in its sums may be rounding."""
 
@@ -162,36 +152,21 @@ class Settled:
         self.cancels = False
         """Whether the last objective was too small to be taken from sums."""
         self.dtype, self.across = dtype, isinstance(shard.rows, CSRRows)
-        about = np.zeros((1, shard.n_columns))
-        if shard.offset is not None:
-            about[0] = shard.offset
-        self.given = Given(shard.weights, shard.scales, shard.origin, about, np.zeros(1))
-        n_terms = shard.n_columns
-        if isinstance(shard.rows, CSRRows):
-            n_terms = int(np.diff(shard.rows.indptr).max(initial=0))
-        self._n_terms = n_terms
+        self.given, self._n_terms = shard.given, shard.rows.most_terms()
         self.sums: F64 = np.empty((0, shard.n_columns))
         """Σ w s (x − offset) per label held, (C, D)."""
 
     def _set_number(self, C: int) -> None:
         """Make room for another number of centres; what was known about the last ones is not any more."""
-        D, dtype, info = self.sums.shape[1], self.dtype, np.finfo(self.dtype)
+        D, dtype = self.sums.shape[1], self.dtype
         tile = line_tile(dtype.itemsize) if self.across else tile_for(C, D, dtype.itemsize)
         K = -(-C // tile.step) * tile.step
-        fitting = CENTER_CHUNK if self.across else CACHED // (D * dtype.itemsize)
-        self._chunk = max(tile.step, min(K, CENTER_CHUNK, fitting) // tile.step * tile.step)
-        bits = (self._chunk - 1).bit_length()
-        self._tiny = float(info.tiny)
-        bounds = np.zeros(len(Bound), dtype=dtype)
-        bounds[Bound.TRUNCATED] = 1.001 * 2.0 ** (bits - info.nmant)
-        bounds[Bound.PER_PRODUCT] = (self._n_terms + 8) * float(info.eps) * 1.001
-        bounds[Bound.PER_SQUARE] = 8 * float(info.eps)
-        bounds[Bound.TINY] = (self._n_terms + 8) * 8 * self._tiny
-        bounds[Bound.NOBODY] = 0.0625 / self._tiny
+        self._chunk = chunk_of(K, D, dtype.itemsize, tile.step, across=self.across)
+        bounds, mask = bounds_for(dtype, D, self._n_terms, self._chunk)
         self.nominees = Nominees(
             np.zeros((C, D)), np.zeros(C),
             aligned_zeros((1, D, K) if self.across else (K // tile.width, D, tile.width), dtype),
-            np.empty(K, dtype=dtype), np.array([-1 << bits], dtype=f"i{dtype.itemsize}"), bounds,
+            np.full(K, bounds[Bound.NOBODY]), mask, bounds, np.arange(K), np.array([0, K]), np.array([C]),
         )  # fmt: skip
         self.sums, self.counts, self.peaks = np.zeros((C, D)), np.zeros(C), np.zeros(C)
         self.shifts = np.empty(C, dtype=np.float32)
@@ -208,7 +183,8 @@ class Settled:
         centers = np.ascontiguousarray(centers, dtype=np.float64)
         if self.across:  # exact distances of CSR rows start from these: every pass must have the same bits
             np.einsum("ij,ij->i", centers, centers, out=self.nominees.norms)
-        gain = aim_at(centers, self.given.offset, self._tiny, self.counts, self.nominees, self.shifts)
+        gain, longest = aim_at(centers, self.given.offset, self.counts, self.nominees, self.shifts)
+        set_largest(self.nominees.bounds, longest)
         if not gain <= self.objective:  # no update of means moves so far: another run begins, and owes nothing to this
             self.room[:], self.n_moved, self.cancels = 0.0, -1, False
 
@@ -233,18 +209,6 @@ class Settled:
         try:
             block = self._blocks.pop()
         except IndexError:
-            block = self._new_block()
+            block = new_block(self.given, self.dtype, self._chunk, across=self.across)
         yield block
         self._blocks.append(block)
-
-    def _new_block(self) -> LabelBlock:
-        n, D, dtype = ROWS_PER_BLOCK + ROWS, self.sums.shape[1], self.dtype
-        is_copied = len(self.given.scales) or len(self.given.offset)
-        copies = np.empty((n if is_copied and not self.across else 0, D), dtype=dtype)
-        return LabelBlock(
-            np.empty(n + STRETCH, dtype=np.int64), copies, np.empty(n, dtype=np.int64), np.empty(n, dtype=dtype),
-            np.empty((2, n), dtype=dtype), np.empty((2, n), dtype=dtype), np.empty(n, dtype=np.int32),
-            np.empty(n, dtype=np.float32), np.empty(n, dtype=np.int32), np.empty(ROWS_PER_BLOCK),
-            np.empty(n, dtype=np.int64), np.empty(ROWS, dtype=np.int64), np.empty(ROWS, dtype=dtype),
-            np.empty((ROWS, self._chunk), dtype=dtype), np.empty((0, self._chunk), dtype=dtype),
-        )  # fmt: skip

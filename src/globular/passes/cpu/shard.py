@@ -12,6 +12,7 @@ from scipy import sparse
 from globular.errors import UnsupportedPassError
 from globular.lazy import cached_property
 from globular.model.statistics import F64, Floats
+from globular.passes.cpu.engine.score import Given
 from globular.passes.cpu.rows import CSRRows, DenseRows, Rows, read_only, row_lengths
 from globular.passes.host import NONE, PART_BYTES, ROWS_AT_ONCE, HostShard
 from globular.seam.among import Need
@@ -96,6 +97,12 @@ class CpuShard(HostShard):
     def origin(self) -> F64:
         """The offset as kernels take it: empty if there is none."""
         return NONE if self.offset is None else self.offset
+
+    @property
+    def given(self) -> Given:
+        """What the engine knows of the rows."""
+        about = np.zeros((1, self.n_columns)) if self.offset is None else self.offset[None]
+        return Given(self.weights, self.scales, self.origin, about, np.zeros(1))
 
     @property
     def lacks(self) -> Mapping[Need, str]:

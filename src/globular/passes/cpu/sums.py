@@ -15,9 +15,9 @@ from globular.model.statistics import F64, HardStatistics
 from globular.passes.cpu.engine.group import group_by
 from globular.passes.cpu.engine.rows import AHEAD, add_row, fetch
 from globular.passes.cpu.grouped import ROWS_PER_TASK, Grouping, count_up_to
-from globular.passes.cpu.rows import DenseRows, KernelRows, can_be_indexed, on_spans, on_tasks
+from globular.passes.cpu.rows import DenseRows, KernelRows, can_be_indexed, on_rows, on_tasks
 from globular.passes.cpu.shard import CpuShard
-from globular.passes.host import CACHED_NUMBERS, NONE, SEARCHED_AT_ONCE
+from globular.passes.host import CACHED_NUMBERS, NONE, SEARCHED_AT_ONCE, runs_of
 from globular.seam.passes import Assign, SumByLabel
 from globular.threads import SECONDS_PER_NUMBER, SECONDS_PER_PAIR, worth_waking
 
@@ -190,13 +190,14 @@ def _sums_by_span(shard: CpuShard, n_clusters: int) -> tuple[F64, F64]:
     n_spans = -(-n // length)
     sums, counts = np.empty((n_spans, n_clusters, D)), np.empty((n_spans, n_clusters))
 
-    def add(queue: NDArray[np.int64], rows: KernelRows, part: slice, spans: slice) -> None:
+    def add(queue: NDArray[np.int64], rows: KernelRows, part: slice) -> None:
+        spans = runs_of(part, length)
         sum_spans(
             queue, length, rows, shard.weights[part], shard.scales[part], shard.origin, shard.labels[part], sums[spans],
             counts[spans],
         )  # fmt: skip
 
-    on_spans(shard.rows, length, shard.n_threads, add)
+    on_rows(shard.rows, shard.n_threads, add, length=length, calls_blas=False)
     return np.add.reduce(sums, axis=0), np.add.reduce(counts, axis=0)
 
 

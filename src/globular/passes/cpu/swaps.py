@@ -10,15 +10,15 @@ from numpy.typing import NDArray
 from globular.jit import Queue, Scratch, kernel, take_number
 from globular.jit.memory import as_matrix
 from globular.model.statistics import HardStatistics, SpareCenters
-from globular.passes.cpu.cells import CellProduct, block_size
+from globular.passes.cpu.cells import CellProduct
 from globular.passes.cpu.engine.group import group_by
 from globular.passes.cpu.engine.rows import add_row, squared_distance
-from globular.passes.cpu.engine.score import score_block
+from globular.passes.cpu.engine.score import rows_for_table, score_block
 from globular.passes.cpu.grouped import Grouping, packed
-from globular.passes.cpu.rows import KernelRows, on_spans
+from globular.passes.cpu.rows import KernelRows, on_rows
 from globular.passes.cpu.shard import CpuShard
 from globular.passes.cpu.sums import cluster_sums, is_few, span_length
-from globular.passes.host import RUN
+from globular.passes.host import RUN, runs_of
 from globular.seam.passes import Halve, Spare
 
 
@@ -26,38 +26,35 @@ from globular.seam.passes import Halve, Spare
 def find_two_closest(
     queue: Queue,  # IN/OUT tasks
     visit: Any,  # IN  all rows, in turn
-    weights: Any,  # IN  (n,) or empty
-    centers: Any,  # IN  two or more in one cell
+    nominees: Any,  # IN  two or more in one cell
     labels: Any,  # OUT (n,) the closest centre by its score
     d2: Any,  # OUT (n,) squared distance to it
     losses: Any,  # OUT (tasks, C) Σ w (second − closest squared distance)
     objectives: Any,  # OUT (tasks,) Σ w d²
-    scratch: Scratch,
+    block: Scratch,
 ) -> None:
     """The closest and the second closest centre of every row. O(n · C · D)."""
-    t, norms = take_number(queue), centers.score_norms
-    T, C = norms.dtype.type, norms.shape[0]
-    B = block_size(scratch, C)
+    t, stop = take_number(queue), nominees.starts[1]
+    B = rows_for_table(block, stop)
     while t < objectives.shape[0]:
         losses[t], objectives[t] = 0.0, 0.0
         for begin in range(visit.tasks[t, 1], visit.tasks[t, 2], B):
             end = min(begin + B, visit.tasks[t, 2])
-            scores = as_matrix(scratch.scores, end - begin, C)
-            score_block(visit.rows, visit.places[begin:end], visit.offset, centers, 0, scratch, scores)
+            some = visit.places[begin:end]
+            score_block(visit.rows, some, some, visit.given, nominees, 0, stop, block)
+            scores = as_matrix(block.table, end - begin, stop)
             for i in range(begin, end):
-                scale = T(visit.scales[i] if visit.scales.shape[0] else 1.0)
-                lowest, second, closest = T(np.inf), T(np.inf), 0
-                for c in range(C):
-                    score = norms[c] + scale * scores[i - begin, c]
+                lowest, second, closest = scores.dtype.type(np.inf), scores.dtype.type(np.inf), 0
+                for c in range(nominees.ends[0]):
+                    score = scores[i - begin, c]
                     if score < second:
                         if score < lowest:
                             lowest, second, closest = score, lowest, c
                         else:
                             second = score
-                length = np.float64(scale) * scratch.lengths[i - begin]
-                weight = weights[i] if weights.shape[0] else 1.0
+                weight = visit.given.weights[i] if visit.given.weights.shape[0] else 1.0
                 labels[i] = closest
-                d2[i] = max(0.0, length * length + lowest)
+                d2[i] = max(0.0, np.float64(lowest))
                 losses[t, closest] += weight * (np.float64(second) - lowest)
                 objectives[t] += weight * d2[i]
         t = take_number(queue)
@@ -116,16 +113,17 @@ def halve_clusters(
 @CpuShard.implements(Spare)
 def spare(shard: CpuShard, work: Spare) -> SpareCenters:
     n, C = shard.n_rows, len(work.centers)
-    product = CellProduct(shard, work.centers, np.arange(C), np.array([0, C]))
+    product = CellProduct(shard, work.centers)
     losses, objectives = np.empty((-(-n // RUN), C)), np.empty(-(-n // RUN))
 
-    def look(queue: NDArray[np.int64], rows: KernelRows, part: slice, tasks: slice) -> None:
+    def look(queue: NDArray[np.int64], rows: KernelRows, part: slice) -> None:
+        tasks = runs_of(part)
         find_two_closest(
-            queue, product.visit(rows, part, RUN), shard.weights[part], product.centers, shard.labels[part],
-            shard.squared_distances[part], losses[tasks], objectives[tasks], product.workspace(C),
+            queue, product.visit(rows, part, RUN), product.nominees, shard.labels[part], shard.squared_distances[part],
+            losses[tasks], objectives[tasks], product.block(table=True),
         )  # fmt: skip
 
-    on_spans(shard.rows, RUN, shard.n_threads, look, calls_blas=True)
+    on_rows(shard.rows, shard.n_threads, look, length=RUN, calls_blas=False)
     return SpareCenters(np.add.reduce(losses, axis=0), float(objectives.sum()), n * C)
 
 
@@ -143,14 +141,15 @@ def halve(shard: CpuShard, work: Halve) -> HardStatistics:
     objectives, n_won = np.empty(len(begins)), np.empty(len(begins), dtype=np.int64)
     d2 = shard.squared_distances
 
-    def cut(queue: NDArray[np.int64], rows: KernelRows, part: slice, spans: slice) -> None:
+    def cut(queue: NDArray[np.int64], rows: KernelRows, part: slice) -> None:
+        spans = runs_of(part, length)
         halve_clusters(
             queue, length, part.start, rows, shard.scales[part], shard.weights[part], names, shard.labels[part],
             work.firsts, norms[0], work.seconds, norms[1], d2[part], objectives[spans], sums[spans],
             counts[spans], won, n_won[spans],
         )  # fmt: skip
 
-    on_spans(shard.rows, length, shard.n_threads, cut)
+    on_rows(shard.rows, shard.n_threads, cut, length=length, calls_blas=False)
     if few:
         found = np.add.reduce(sums, axis=0), np.add.reduce(counts, axis=0)
     else:

@@ -2,7 +2,7 @@
 
 Rows come in spans, and a thread takes the next span until none is left. What a span adds up goes to its own place, so
 results do not depend on threads. Per row the pass keeps `held`, its label; `squares`, ‖x − offset‖²; and `room`, how
-far centres may move before the label can change (Hamerly's two bounds in one number; see `engine.label`). A row whose
+far centres may move before the label can change (Hamerly's two bounds in one number; see `engine.decide`). A row whose
 room outlasts the shifts of the centres is not even read. The others wait in a block until it is full; the block is
 scored, and rows without room after that are compared exactly with whatever may be closer.
 
@@ -20,13 +20,13 @@ from numpy.typing import NDArray
 from globular.jit import Queue, Scratch, inline, kernel, new_queue, share_kernel, take_number
 from globular.jit.tiles import ROWS
 from globular.model.statistics import HardStatistics
-from globular.passes.cpu.engine.label import ROUND_DOWN, label_block
+from globular.passes.cpu.engine.decide import ROUND_DOWN, label_block
 from globular.passes.cpu.engine.rows import add_row, squared_distance
-from globular.passes.cpu.rows import KernelRows, on_spans
+from globular.passes.cpu.rows import KernelRows, on_rows
 from globular.passes.cpu.settled import FADED, Settled, add_up
 from globular.passes.cpu.shard import CpuShard
 from globular.passes.cpu.sums import add_moved, sums_about_offset, wanted_sums
-from globular.passes.host import CACHED_NUMBERS
+from globular.passes.host import CACHED_NUMBERS, runs_of
 from globular.seam.among import All
 from globular.seam.passes import Assign
 from globular.threads import worth_waking
@@ -199,8 +199,6 @@ def assign_spans(
 ) -> None:
     """Spans of rows, until none is left. O(rows without room · C · D + n)."""
     n, capacity = state.labels.shape[0], block.best.shape[0]
-    for i in range(block.order.shape[0]):
-        block.order[i] = i
     # rows that are read anyway are labelled while they are in the cache
     stretch = capacity if task.is_first else block.queue.shape[0] - capacity - ROWS
     span = take_number(queue)
@@ -308,14 +306,14 @@ def _sweep(shard: CpuShard, settled: Settled, add_sums: bool, all_sums: bool, di
     given, nominees, shifts = settled.given, settled.nominees, settled.shifts
     state = RowState(shard.labels, settled.held, settled.room, settled.squares)
 
-    def sweep(queue: NDArray[np.int64], rows: KernelRows, part: slice, spans: slice) -> None:
-        some = given._replace(weights=given.weights[part], scales=given.scales[part])
+    def sweep(queue: NDArray[np.int64], rows: KernelRows, part: slice) -> None:
+        spans = runs_of(part, rows_per_span)
         with settled.block() as block:
             assign_spans(
-                queue, rows_per_span, rows, some, nominees, shifts, task, RowState(*(each[part] for each in state)),
-                block, LabelTally(*(each[spans] for each in tally)),
+                queue, rows_per_span, rows, given.of(part), nominees, shifts, task,
+                RowState(*(each[part] for each in state)), block, LabelTally(*(each[spans] for each in tally)),
             )  # fmt: skip
 
     seconds = SECONDS_PER_PRODUCT * n * (C + 16) * D
-    on_spans(shard.rows, rows_per_span, worth_waking(shard.n_threads, seconds), sweep)
+    on_rows(shard.rows, worth_waking(shard.n_threads, seconds), sweep, length=rows_per_span, calls_blas=False)
     return tally

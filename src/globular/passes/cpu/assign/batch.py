@@ -351,16 +351,16 @@ def _search_few(
 
 def _close_centers(product: CenterScores) -> CloseCenters:
     """What may be wrong with distances includes what exact distances lose."""
-    centers, scales = product.centers.centers, product.shard.scales
-    D = centers.centers.shape[1]
+    centers, norms, scales = product.centers.nominees.centers, product.centers.nominees.norms, product.shard.scales
+    D, unit, tiny = centers.shape[1], product.centers.unit, product.centers.tiny
     with np.errstate(over="ignore", invalid="ignore"):
-        rounded = centers.centers.astype(product.shard.rows.dtype)
-        difference = centers.centers - rounded
-        errors = np.sqrt(np.einsum("ij,ij->i", difference, difference)) + np.sqrt((D + 4.0) * centers.tiny)
+        rounded = centers.astype(product.shard.rows.dtype)
+        difference = centers - rounded
+        errors = np.sqrt(np.einsum("ij,ij->i", difference, difference)) + np.sqrt((D + 4.0) * tiny)
         if len(scales):  # a scale is rounded too, and its product with every entry
-            errors += 4.0 * centers.unit * np.sqrt(centers.norms)
-    share = (D + 16.0) * centers.unit + SAFETY
-    return CloseCenters(centers.centers, centers.norms, rounded, errors * (1.0 + SAFETY), share)
+            errors += 4.0 * unit * np.sqrt(norms)
+    share = (D + 16.0) * unit + SAFETY
+    return CloseCenters(centers, norms, rounded, errors * (1.0 + SAFETY), share)
 
 
 def _by_cells(shard: CpuShard, centers: F64, batch: I64, labels: Labels, candidates: Candidates) -> _Found:

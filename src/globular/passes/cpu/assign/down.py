@@ -102,7 +102,7 @@ def assign_down(shard: CpuShard, work: Assign) -> HardStatistics:
 
 def _descend(shard: CpuShard, level: CellLevel, cells: Labels, children: Labels, d2: F64) -> int:
     """Send each row from its cell to the closest child; returns distances. `children` may be the array `cells`."""
-    product = CellProduct(shard, level.centers, np.arange(len(level.centers)), level.starts)
+    product = CellProduct(shard, level.centers, None, level.starts)
     return product.search(cells, d2, children, Known.NOTHING)
 
 

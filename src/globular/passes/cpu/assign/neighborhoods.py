@@ -231,7 +231,7 @@ def closest_of_neighborhoods(
     triples = np.empty((4, width), dtype=np.int32)
     moved, numbers = np.empty((3, shard.n_rows), dtype=order.dtype), np.empty((len(tasks) - 1, 3), dtype=np.int64)
     objectives, seed = np.empty(len(tasks) - 1), np.uint64(search.seed)
-    near = Near(graph, quick, centers, norms, search.n_random, seed, shard.first_row)
+    near = Near(graph, quick[:, :, 0], centers, norms, search.n_random, seed, shard.first_row)
     found = FoundCandidates(shard.labels, grouping.labels, moved, triples[:2], triples[2:].view(np.float32))
 
     def search_groups(queue: NDArray[np.int64], part: slice, rows: KernelRows, places: NDArray[np.integer]) -> None:

@@ -351,8 +351,8 @@ def search_candidates_of(
     dtype = shard.rows.dtype if costs.dtype is None else costs.dtype
     norms, _, quick = prepared(centers, 1.0, dtype, shard.n_threads)
     ground = Ground(
-        graph, quick, norms, costs.search_precisions.astype(dtype), costs.search_biases.astype(dtype), search.n_random,
-        np.uint64(search.seed), shard.first_row, costs.by_distance,
+        graph, quick[:, :, 0], norms, costs.search_precisions.astype(dtype), costs.search_biases.astype(dtype),
+        search.n_random, np.uint64(search.seed), shard.first_row, costs.by_distance,
     )  # fmt: skip
     _, order = group_by(shard.labels, C, shard.n_threads)
     tasks = np.append(np.arange(0, n, ROWS_PER_TASK), n)

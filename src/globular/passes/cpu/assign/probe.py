@@ -43,7 +43,7 @@ def closest_cells(shard: CpuShard, cells: CenterCells, n_probes: int) -> tuple[L
 
 
 def _closest_of_all(shard: CpuShard, middles: F64, n_visits: int) -> Labels:
-    return CellProduct(shard, middles, np.arange(len(middles)), np.array([0, len(middles)])).closest(n_visits)
+    return CellProduct(shard, middles).closest(n_visits)
 
 
 def _closest_by_cells_above(
@@ -51,7 +51,7 @@ def _closest_by_cells_above(
 ) -> tuple[Labels, int]:
     """Among the cells in the few closest cells of cells."""
     routes = _closest_of_all(shard, above.middles, min(VISITS_ABOVE, len(above.middles)))
-    product = CellProduct(shard, cells.middles, np.arange(len(cells.middles)), above.starts)
+    product = CellProduct(shard, cells.middles, None, above.starts)
     found: Labels = np.full((n_visits, shard.n_rows), -1, dtype=np.int32).T
     dtype = shard.rows.dtype
     costs = np.full((shard.n_rows, n_visits), np.finfo(dtype).max, dtype=dtype)

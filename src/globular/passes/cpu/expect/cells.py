@@ -70,7 +70,7 @@ def visit_cells(
             for k in range(m):
                 if k + AHEAD < m:
                     prefetch_row(x, places[begin + k + AHEAD])
-                copy_row(x, places[begin + k], visit.offset, seen, k)
+                copy_row(x, places[begin + k], visit.given.offset, seen, k)
                 if seen.shape[1] > D:
                     for j in range(D):
                         seen[k, D + j] = seen[k, j] * seen[k, j]

@@ -15,7 +15,7 @@ import numpy as np
 from globular.jit import Queue, kernel, take_number
 from globular.jit.tiles import line_tile, tile_for
 from globular.model.statistics import F64
-from globular.passes.cpu.engine.score import Bound, LabelBlock, Nominees, bounds_for, chunk_of, new_block, set_largest
+from globular.passes.cpu.engine.score import Bound, Block, Nominees, bounds_for, chunk_of, new_block, set_largest
 from globular.passes.cpu.rows import CSRRows, aligned_zeros
 from globular.passes.cpu.shard import CpuShard
 
@@ -170,7 +170,7 @@ class Settled:
         )  # fmt: skip
         self.sums, self.counts, self.peaks = np.zeros((C, D)), np.zeros(C), np.zeros(C)
         self.shifts = np.empty(C, dtype=np.float32)
-        self._blocks: list[LabelBlock] = []
+        self._blocks: list[Block] = []
         self._span_sums = np.empty((0, C, D)), np.empty((0, C))
         self.n_moved, self.cancels = -1, False
         if self.is_known:  # else they are zero, and each thread is the first to touch its part of them
@@ -204,7 +204,7 @@ class Settled:
         self.sums, self.counts, self.peaks = sums, counts, counts.copy()
 
     @contextmanager
-    def block(self) -> Iterator[LabelBlock]:
+    def block(self) -> Iterator[Block]:
         """Scratch memory for one thread; the size of a block changes no result."""
         try:
             block = self._blocks.pop()

@@ -10,7 +10,8 @@ _REASONS = {
         passes.cpu.cells: HEAT
         passes.cpu.center_scores: SAFETY SMALLEST_NORMAL LARGEST
         passes.cpu.expect.low_rank: FACTOR_TILE CANCELLED_QUADRATIC
-        passes.cpu.expect.remembered: PAIRS_AT_ONCE ROUNDING
+        passes.cpu.expect.pairs: PAIRS_AT_ONCE
+        passes.cpu.expect.remembered: ROUNDING
         passes.cpu.plain: ROWS_PER_BLOCK
         passes.tree.splitting: SAMPLE LOPSIDED
         passes.limits: HORIZON

@@ -270,8 +270,10 @@ def threads_for_runs(shard: HostShard, n_numbers: int = 1) -> int:
     return worth_waking(shard.n_threads, SECONDS_PER_NUMBER * n_numbers * shard.n_rows)
 
 
-def _on_runs(shard: HostShard, queue: NDArray[np.int64], work: Callable[[], object]) -> None:
-    share_kernel(work, queue, threads_for_runs(shard), calls_blas=False)
+def on_runs(n_threads: int, kernel: Callable[..., None], *arguments: Any) -> None:
+    """Call a kernel that takes runs of rows from a queue."""
+    queue = new_queue()
+    share_kernel(lambda: kernel(queue, RUN, *arguments), queue, n_threads, calls_blas=False)
 
 
 def error_runs(shard: HostShard) -> F64:
@@ -284,10 +286,10 @@ def error_runs(shard: HostShard) -> F64:
 
 def settle(shard: HostShard, former: Labels) -> tuple[float, int]:
     """Σ w d² after a pass, whose runs are kept, and how many rows have another label than the former, if there are."""
-    d2, queue, labels = shard.squared_distances, new_queue(), shard.labels if len(former) else former
+    d2, n_threads, labels = shard.squared_distances, threads_for_runs(shard), shard.labels if len(former) else former
     shard.error_runs = sums = np.empty(-(-shard.n_rows // RUN))
     changes = np.empty(len(sums), dtype=np.int64)
-    _on_runs(shard, queue, lambda: settle_runs(queue, RUN, former, labels, d2, shard.weights, sums, changes))
+    on_runs(n_threads, settle_runs, former, labels, d2, shard.weights, sums, changes)
     return float(sums.sum()), int(changes.sum())
 
 
@@ -296,7 +298,8 @@ def sum_by(shard: HostShard, keys: Labels, n: int, *, errors: bool) -> F64:
     n_spans = max(1, min(SPANS_AT_ONCE, len(keys) // max(ROWS_PER_LONG_SPAN, 4 * n)))
     sums, queue = np.empty((n_spans, n)), new_queue()
     d2 = shard.squared_distances if errors else NONE
-    _on_runs(shard, queue, lambda: sum_by_key(queue, keys, d2, shard.weights, sums))
+    n_threads = threads_for_runs(shard)
+    share_kernel(lambda: sum_by_key(queue, keys, d2, shard.weights, sums), queue, n_threads, calls_blas=False)
     return np.add.reduce(sums, axis=0)
 
 
@@ -313,9 +316,9 @@ def _locate_by(shard: HostShard, masses: F64, sums: F64, *, errors: bool) -> Ind
     # a mass that rounding has pushed past the total belongs to the last row that can be drawn at all
     run_of = np.minimum(np.searchsorted(ends, masses[order], side="right"), positive[-1])
     firsts = np.flatnonzero(np.diff(run_of, prepend=-1, append=len(sums)))
-    runs, inside, queue = run_of[firsts[:-1]], masses[order] - (ends - sums)[run_of], new_queue()
+    runs, inside = run_of[firsts[:-1]], masses[order] - (ends - sums)[run_of]
     located, d2 = np.empty_like(found), shard.squared_distances if errors else NONE
-    _on_runs(shard, queue, lambda: locate_in_runs(queue, RUN, runs, firsts, inside, d2, shard.weights, located))
+    on_runs(threads_for_runs(shard), locate_in_runs, runs, firsts, inside, d2, shard.weights, located)
     found[order] = located
     return found
 

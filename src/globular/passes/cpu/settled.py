@@ -15,7 +15,7 @@ import numpy as np
 from globular.jit import Queue, kernel, take_number
 from globular.jit.tiles import line_tile, tile_for
 from globular.model.statistics import F64
-from globular.passes.cpu.engine.score import Bound, Block, Nominees, bounds_for, chunk_of, new_block, set_largest
+from globular.passes.cpu.engine.score import Block, Bound, Nominees, bounds_for, chunk_of, new_block, set_largest
 from globular.passes.cpu.rows import CSRRows, aligned_zeros
 from globular.passes.cpu.shard import CpuShard
 

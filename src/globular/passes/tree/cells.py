@@ -168,8 +168,7 @@ def _claimed(blocks: ChunkBlocks, cells: Chunks, components: NDArray[np.integer]
 
     def claim(span: tuple[int, int]) -> Claims:
         shares = np.take(q[slice(*span)], components, axis=1)
-        which, chosen = np.nonzero((shares > SMALLEST_CLAIM).T)
-        return claims_of(cells.pick(span[0] + chosen), shares[chosen, which], which, len(components))
+        return claims_of(cells.pick(slice(*span)), shares, shares > SMALLEST_CLAIM)
 
     return map_all(claim, even_ranges(len(cells), ROWS_AT_ONCE), n_threads)
 

@@ -20,7 +20,7 @@ from globular.model.statistics import F64, I64, PairStatistics, SoftStatistics
 from globular.passes.cpu.assign.neighbors import search_space
 from globular.passes.cpu.engine.decide import insert
 from globular.passes.cpu.expect.blocks import ABSENT, ChunkBlocks
-from globular.passes.cpu.expect.neighbors import Members, Weighed, cost_of, costs_of, share_out, soft_sums
+from globular.passes.cpu.expect.neighbors import Members, Weighed, chunk_cost, costs_of, share_out, soft_sums
 from globular.passes.cpu.rows import DenseRows
 from globular.passes.host import NONE, SEARCHED_AT_ONCE, HostShard
 from globular.passes.tree.cells import frontier_of
@@ -66,7 +66,7 @@ def search_cells(
         n_seen = search_space(members, i, graph, n_random, seed, first + i, space)
         n_kept = 0
         for s in range(n_seen):
-            space.seen_costs[s] = cost_of(means, spread, i, weighed, seen[s])
+            space.seen_costs[s] = chunk_cost(means, spread, i, weighed, seen[s])
             n_kept = insert(space.seen_costs[s], seen[s], costs[i], members[i], n_kept)
         for a in range(n_kept, members.shape[1]):
             members[i, a] = -1

@@ -216,15 +216,9 @@ class PartitionTree:
 
     @classmethod
     def build(
-        cls,
-        rows: NDArray[Any],
-        weights: F64,
-        kind: ScatterKind,
-        leaf_size: int,
-        *,
-        first_row: int = 0,
+        cls, rows: NDArray[Any], weights: F64, kind: ScatterKind, leaf_size: int, *, first_row: int = 0,
         n_threads: int = 1,
-    ) -> PartitionTree:
+    ) -> PartitionTree:  # fmt: skip
         """A tree over the rows; `weights` is empty for ones.
 
         The rows have the numbers first_row, first_row + 1, …
@@ -233,10 +227,16 @@ class PartitionTree:
             raise ValueError(f"leaf_size={leaf_size!r} must be at least 1")
         if len(rows) == 0:
             raise ValueError("a tree needs at least one row")
-        tree = _grow(rows, weights, kind, leaf_size, n_threads)
-        if first_row:
-            return replace(tree, order=tree.order.astype(np.int64) + first_row)
-        return tree
+        N = len(rows)
+        largest = max(SMALLEST_SUBTREE, N // SUBTREES, leaf_size)
+        if largest >= N:
+            tree = _subtree(rows, weights, np.arange(N, dtype=np.int32), kind, leaf_size)
+        else:
+            top, starts, order = _route(rows, weights, largest, n_threads)
+            parts = [order[begin:end] for begin, end in itertools.pairwise(starts)]
+            subtrees = map_all(lambda part: _subtree(rows, weights, part, kind, leaf_size), parts, n_threads)
+            tree = _join(subtrees, top, n_threads, rows.dtype)
+        return replace(tree, order=tree.order.astype(np.int64) + first_row) if first_row else tree
 
     @classmethod
     def join(cls, trees: Sequence[PartitionTree], n_threads: int = 1) -> PartitionTree:
@@ -254,17 +254,6 @@ class Top:
     """(n_nodes, 2): nodes of the top, or ~s for the root of subtree s."""
     spans: I64
     """Range of the subtrees below each, (n_nodes, 2)."""
-
-
-def _grow(rows: NDArray[Any], weights: F64, kind: ScatterKind, leaf_size: int, n_threads: int) -> PartitionTree:
-    N = len(rows)
-    largest = max(SMALLEST_SUBTREE, N // SUBTREES, leaf_size)
-    if largest >= N:
-        return _subtree(rows, weights, np.arange(N, dtype=np.int32), kind, leaf_size)
-    top, starts, order = _route(rows, weights, largest, n_threads)
-    parts = [order[begin:end] for begin, end in itertools.pairwise(starts)]
-    subtrees = map_all(lambda part: _subtree(rows, weights, part, kind, leaf_size), parts, n_threads)
-    return _join(subtrees, top, n_threads, rows.dtype)
 
 
 def _nodes_over(

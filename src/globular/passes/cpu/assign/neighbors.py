@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from globular.jit import Queue, inline, kernel, new_queue, share_kernel, take_number
+from globular.jit import Queue, inline, kernel, take_number
 from globular.model.graph import Graph, Search
 from globular.model.random import GOLDEN
 from globular.model.statistics import F64, Floats, HardStatistics, PairStatistics
@@ -29,7 +29,7 @@ from globular.passes.cpu.grouped import ROWS_PER_TASK, Grouping
 from globular.passes.cpu.rows import KernelRows, on_rows, on_tasks
 from globular.passes.cpu.shard import CpuShard
 from globular.passes.cpu.sums import wanted_sums
-from globular.passes.host import RUN, runs_of, threads_for_runs
+from globular.passes.host import RUN, on_runs, runs_of, threads_for_runs
 from globular.passes.limits import HASH_SIZE
 from globular.seam.among import Neighbors
 from globular.seam.passes import Assign
@@ -335,11 +335,7 @@ class SquaredDistances:
 def kept_members(shard: CpuShard, graph: Graph, n_candidates: int) -> NDArray[np.int32]:
     """K(n); where it is new or does not fit the labels, the neighbourhood of the label."""
     members = cast(NDArray[np.int32], shard.state.get("members", np.int32, -1, width=n_candidates))
-    queue, labels = new_queue(), shard.labels
-    share_kernel(
-        lambda: renew_members(queue, RUN, labels, graph, members), queue, threads_for_runs(shard),
-        calls_blas=False,
-    )  # fmt: skip
+    on_runs(threads_for_runs(shard), renew_members, shard.labels, graph, members)
     return members
 
 

@@ -187,12 +187,12 @@ class ChunkBlocks:
         self.kind, self.offset, self._mixture = mixture.family.scatter, offset, mixture
         self.means, self.background = mixture.means - offset, mixture.background
         self.constants = np.maximum(mixture.log_constants, ABSENT)
-        if by_differences:
-            C, D = self.means.shape
+        C, D = self.means.shape
+        if by_differences or (self.kind.by_differences(D) and not linear):  # these cost less
             some = mixture.each(mixture.precisions) if self.kind.separable else np.empty((C, 0))
             self.precisions, self.coefficients, self.tight = some, np.zeros((C, D + 1)), np.arange(C)
         elif linear:
-            self.precisions, self.tight = np.empty((len(self.means), 0)), NO_NUMBERS
+            self.precisions, self.tight = np.empty((C, 0)), NO_NUMBERS
             self.coefficients = np.maximum(linear_coefficients(mixture, offset), ABSENT)
         else:
             self.precisions, self.coefficients, sizes = linear_form(

@@ -23,7 +23,7 @@ from globular.passes.cpu.engine.decide import insert
 from globular.passes.cpu.engine.rows import AHEAD, copy_row
 from globular.passes.cpu.engine.rows import length as length_of
 from globular.passes.cpu.engine.score import Visit
-from globular.passes.cpu.expect.neighbors import Costs, Members, squared_distance
+from globular.passes.cpu.expect.neighbors import Costs, Members, exact_cost
 from globular.passes.cpu.shard import CpuShard
 from globular.passes.host import CACHED_NUMBERS
 
@@ -117,7 +117,7 @@ def check_cell(
                 if keys[g] > limit or is_member(components[g], members, i):
                     continue
                 c = components[g]
-                cost = squared_distance(visit.rows[0], visit.places[begin + k], weighed, c) + weighed.biases[c]
+                cost = exact_cost(visit.rows[0], visit.places[begin + k], weighed, c, weighed.biases[c])
                 if cost < costs[i, last]:
                     insert(cost, c, costs[i], members[i], last)
                     limit = limit_key(costs[i, last], norms)

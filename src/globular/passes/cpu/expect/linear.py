@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from globular.jit import Queue, Scratch, inline, kernel, new_queue, share_kernel, take_number
+from globular.jit import Queue, Scratch, kernel, new_queue, share_kernel, take_number
 from globular.model.covariances import FAMILIES
 from globular.model.exponential import ExponentialMixture, LinearMixture, LinearStatistics, Surveyed
 from globular.model.statistics import F64
@@ -32,13 +32,6 @@ NO_BACKGROUND = -np.inf
 """There is no noise."""
 
 
-class SparseForm(NamedTuple):
-    """A mixture as linear functions of sparse rows."""
-
-    slopes: Any  # (D, C)
-    constants: Any  # (C,)
-
-
 class SparseBlock(NamedTuple):
     """Scratch of a thread for B rows."""
 
@@ -50,55 +43,27 @@ class SparseBlock(NamedTuple):
     totals: Any  # (B,)
 
 
-@kernel
-def joint_of_csr(
-    rows: Any,  # IN  CSR
-    scales: Any,  # IN  (N,) or empty: factors of the rows
-    first: int,  # IN
-    n: int,  # IN  rows first … first + n − 1
-    form: Any,  # IN
-    block: Any,  # OUT its joint
-) -> None:
-    """log p(c, x) of some rows under all components. O(nnz·C)."""
-    C = form.constants.shape[0]
-    for i in range(n):
-        scale = scales[first + i] if scales.shape[0] else 1.0
-        multiply_csr_row(rows, first + i, scale, form.slopes, 0, block.product)
-        for c in range(C):
-            block.joint[c, i] = block.product[c] + form.constants[c]
+class Sparse(NamedTuple):
+    """Sparse rows, and a mixture as linear functions of them."""
 
-
-@inline
-def add_csr_row(rows: Any, i: int, scale: float, joint: Any, at: int, least: float, block: Any, sums: Any) -> None:
-    """sums[:, c] += w q(c) x for the components whose share is more than `least`. O(nnz·C), mostly O(nnz)."""
-    data, indices, indptr = rows
-    C, m = joint.shape[0], 0
-    for c in range(C):
-        share = joint[c, at]
-        if share > least:
-            block.product[m] = scale * share
-            block.chosen[m] = c
-            m += 1
-    for k in range(indptr[i], indptr[i + 1]):
-        line = sums[indices[k]]
-        for j in range(m):
-            line[block.chosen[j]] += block.product[j] * data[k]
+    rows: Any  # CSR
+    scales: Any  # (N,) or empty: factors of the rows
+    counted: Any  # (N,) or empty: how much each row counts
+    slopes: Any  # (D, C)
+    constants: Any  # (C,)
 
 
 @kernel
 def expect_or_answer_csr(
     queue: Queue,  # IN/OUT spans not taken yet
     rows_per_span: int,  # IN
-    rows: Any,  # IN  CSR
-    scales: Any,  # IN  (N,) or empty
-    counted: Any,  # IN  (N,) or empty: how much each row counts
-    form: Any,  # IN
+    seen: Any,  # IN  `Sparse`
     block: Scratch,  # scratch of this thread
     tally: Any,  # OUT a `Tally` of (spans, D + 1, C) sums, the last line of which are counts; or empty
     answers: Any,  # OUT where the tally is empty
 ) -> None:
     """`expect_or_answer` for sparse rows. O(nnz·C)."""
-    N, B = rows[2].shape[0] - 1, block.densities.shape[0]
+    N, B, C = seen.rows[2].shape[0] - 1, block.densities.shape[0], seen.constants.shape[0]
     span = take_number(queue)
     while span * rows_per_span < N:
         if tally.totals.shape[0]:
@@ -107,9 +72,13 @@ def expect_or_answer_csr(
         end = min(N, (span + 1) * rows_per_span)
         for first in range(span * rows_per_span, end, B):
             n = min(B, end - first)
-            joint_of_csr(rows, scales, first, n, form, block)
+            for i in range(n):
+                scale = weight_of(seen.scales, first + i)
+                multiply_csr_row(seen.rows, first + i, scale, seen.slopes, 0, block.product)
+                for c in range(C):
+                    block.joint[c, i] = block.product[c] + seen.constants[c]
             if tally.totals.shape[0]:
-                add_csr(rows, scales, counted, first, n, block, tally.raw[span], tally.totals[span])
+                add_csr(seen, first, n, block, tally.raw[span], tally.totals[span])
             else:
                 answer_block(first, n, NO_BACKGROUND, block, answers)
         span = take_number(queue)
@@ -117,31 +86,38 @@ def expect_or_answer_csr(
 
 @kernel
 def add_csr(
-    rows: Any,  # IN  CSR
-    scales: Any,  # IN
-    counted: Any,  # IN
+    seen: Any,  # IN  `Sparse`
     first: int,  # IN
     n: int,  # IN  rows first … first + n − 1
     block: Any,  # IN/OUT log-joint, then shares
-    sums: Any,  # IN/OUT (D + 1, C)
+    sums: Any,  # IN/OUT (D + 1, C) += w q(c) x, and w q(c)
     totals: Any,  # IN/OUT (2,)
 ) -> None:
     """Add some rows to the sums of a span. O(nnz·C), mostly O(nnz)."""
-    counts = sums[sums.shape[0] - 1]
-    softmax_block(block.joint, n, NO_BACKGROUND, block.largest, block.totals, block.densities)
+    (data, indices, indptr), joint, counts = seen.rows, block.joint, sums[sums.shape[0] - 1]
+    softmax_block(joint, n, NO_BACKGROUND, block.largest, block.totals, block.densities)
     for i in range(n):
-        weight = weight_of(counted, first + i)
+        weight = weight_of(seen.counted, first + i)
         totals[0] += weight * block.densities[i]
         totals[1] += weight
         block.totals[i] = weight / block.totals[i]
-    scale_lines(block.joint, n, block.totals)
+    scale_lines(joint, n, block.totals)
     for c in range(counts.shape[0]):
         for i in range(n):
-            counts[c] += block.joint[c, i]
+            counts[c] += joint[c, i]
     for i in range(n):
-        scale = scales[first + i] if scales.shape[0] else 1.0
-        least = NOTHING * weight_of(counted, first + i)
-        add_csr_row(rows, first + i, scale, block.joint, i, least, block, sums)
+        scale, m = weight_of(seen.scales, first + i), 0
+        least = NOTHING * weight_of(seen.counted, first + i)
+        for c in range(joint.shape[0]):
+            share = joint[c, i]
+            if share > least:
+                block.product[m] = scale * share
+                block.chosen[m] = c
+                m += 1
+        for k in range(indptr[first + i], indptr[first + i + 1]):
+            line = sums[indices[k]]
+            for j in range(m):
+                line[block.chosen[j]] += block.product[j] * data[k]
 
 
 # --- drivers ---------------------------------------------------------------------------------------------------------
@@ -169,7 +145,7 @@ class SparseBlocks(LinearBlocks):
     def __init__(self, mixture: LinearMixture, rows: CSRRows) -> None:
         super().__init__(mixture)
         self._rows = rows
-        self._sparse = SparseForm(read_only(np.ascontiguousarray(mixture.slopes.T)), read_only(self.constants))
+        self._slopes = read_only(np.ascontiguousarray(mixture.slopes.T))
 
     def spans(self, n_rows: int, n_pairs: int | None = None) -> Spans:
         n = max(1, min(super().spans(n_rows).n, len(self._rows.data) // (NONZEROS_PER_SUM * self._rows.shape[1])))
@@ -188,12 +164,13 @@ class SparseBlocks(LinearBlocks):
     def run(self, seen: Observed | CpuShard, counted: F64, n_threads: int, tally: Tally, answers: Answers) -> None:
         assert isinstance(seen, CpuShard)
         spans, queue, everyone = self.spans(seen.n_rows), new_queue(), self._rows.kernel_rows(0, seen.n_rows)
-        scales, counted, C, B = read_only(seen.scales), read_only(counted), len(self.constants), spans.rows_per_block
+        given = read_only(seen.scales), read_only(counted), self._slopes, read_only(self.constants)
+        sparse, C, B = Sparse(everyone, *given), len(self.constants), spans.rows_per_block
         sums = tally if len(tally.totals) else self.new_tally(0)
 
         def work() -> None:
             block = SparseBlock(np.empty((C, B)), np.empty(C), np.empty(C, dtype=np.int64), *np.empty((3, B)))
-            expect_or_answer_csr(queue, spans.rows, everyone, scales, counted, self._sparse, block, sums, answers)
+            expect_or_answer_csr(queue, spans.rows, sparse, block, sums, answers)
 
         share_kernel(work, queue, min(n_threads, max(1, spans.n)), calls_blas=False)
 

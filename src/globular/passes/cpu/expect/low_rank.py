@@ -337,11 +337,6 @@ def scatter_within(shard: CpuShard, work: ScatterWithin) -> F64:
 
 
 @CpuShard.implements(Answer, LowRankParameters)
-def answer_mixture(shard: CpuShard, work: Answer) -> list[Any]:
-    """What all components say."""
-    return answer(shard, Answer(LowRank(work.model), work.want))
-
-
 @CpuShard.implements(Answer, LowRank)
 def answer(shard: CpuShard, work: Answer) -> list[Any]:
     """What factor analysers say of every row.
@@ -350,7 +345,7 @@ def answer(shard: CpuShard, work: Answer) -> list[Any]:
     one of largest p(c | x), (N,); "posterior": a `TruncatedPosterior`; "factors": E[z | x] of that component, (N, q);
     "reconstruction": the row without `noise`, (N, D). W is the number of components looked at.
     """
-    asked: LowRank = work.model
+    asked: LowRank = work.model if isinstance(work.model, LowRank) else LowRank(work.model)
     shard, coordinates = in_coordinates(shard, asked.mixture), asked.mixture.coordinates
     C, q, D = asked.mixture.loadings.shape
     width, want = asked.n_candidates or C, work.want
@@ -364,11 +359,24 @@ def answer(shard: CpuShard, work: Answer) -> list[Any]:
     densities = np.empty(shard.n_rows)
 
     def write(span: tuple[int, int]) -> None:
-        part, rows = slice(*span), DenseRows(shard.dense_rows.block(*span))
-        known = _all_components(span[1] - span[0], C) if members is None else np.ascontiguousarray(members[part])
-        _write(asked, want, rows, known, found[part], densities[part])
-        if want == "reconstruction" and coordinates is not None:
-            found[part] = coordinates.back(found[part])
+        part, rows, n = slice(*span), DenseRows(shard.dense_rows.block(*span)), span[1] - span[0]
+        known = _all_components(n, C) if members is None else np.ascontiguousarray(members[part])
+        inner = np.empty((n * width if want == "factors" else 0, q))
+        costs = Sorted(asked.mixture, rows, known, 1).costs(inner)
+        best = costs.argmin(axis=1)
+        densities[part] = share_out(costs, NONE, 1)[0]
+        components = known[np.arange(n), best].astype(np.int64)
+        if want == "components":
+            found[part] = components
+        elif want == "factors":
+            found[part] = asked.mixture.factors(inner.reshape(n, width, -1)[np.arange(n), best], components)
+        elif want == "reconstruction":
+            assert asked.noise is not None
+            Sorted(asked.mixture, rows, noticeable(known, costs), 1).reconstruct(costs, asked.noise, found[part])
+            if coordinates is not None:
+                found[part] = coordinates.back(found[part])
+        elif want in ("probabilities", "posterior"):
+            found[part] = costs
 
     run_all(write, _blocks(shard, width), shard.n_threads)
     if want == "total":
@@ -376,23 +384,3 @@ def answer(shard: CpuShard, work: Answer) -> list[Any]:
     if want == "posterior" and members is not None:
         return [TruncatedPosterior(members, found, densities)]
     return [densities if want == "log_densities" else found]
-
-
-def _write(asked: LowRank, want: str, rows: DenseRows, known: Members, found: Any, densities: F64) -> None:
-    """The answers of a block, by one thread."""
-    mixture, n, width = asked.mixture, len(known), known.shape[1]
-    pairs = Sorted(mixture, rows, known, 1)
-    inner = np.empty((n * width if want == "factors" else 0, mixture.n_factors))
-    costs = pairs.costs(inner)
-    best = costs.argmin(axis=1)
-    densities[:] = share_out(costs, NONE, 1)[0]
-    components = known[np.arange(n), best].astype(np.int64)
-    if want == "components":
-        found[:] = components
-    elif want == "factors":
-        found[:] = mixture.factors(inner.reshape(n, width, -1)[np.arange(n), best], components)
-    elif want == "reconstruction":
-        assert asked.noise is not None
-        Sorted(mixture, rows, noticeable(known, costs), 1).reconstruct(costs, asked.noise, found)
-    elif want in ("probabilities", "posterior"):
-        found[:] = costs

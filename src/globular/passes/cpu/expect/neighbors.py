@@ -21,7 +21,7 @@ from globular.passes.cpu.engine.group import group_by
 from globular.passes.cpu.grouped import ROWS_PER_TASK, cut_groups
 from globular.passes.cpu.rows import KernelRows, Rows, can_be_indexed, gather_rows, on_rows
 from globular.passes.cpu.shard import CpuShard
-from globular.passes.host import NO_TABLE, RUN, runs_of
+from globular.passes.host import NO_TABLE, RUN, on_runs, runs_of
 from globular.seam.among import Neighbors
 from globular.seam.mixture_passes import Expect
 from globular.threads import SECONDS_PER_NUMBER, run_all, worth_waking
@@ -62,34 +62,34 @@ class Sums(NamedTuple):
 
 
 @inline
-def squared_distance(x: Any, r: int, weighed: Any, c: int) -> float:
-    """(x − μ)ᵀ Σ⁻¹ (x − μ) in float64. O(S)."""
+def exact_cost(x: Any, r: int, weighed: Any, c: int, bias: float) -> float:
+    """(x − μ)ᵀ Σ⁻¹ (x − μ) + bias in float64: what a component costs a row. O(S)."""
     means, precisions, total = weighed.means, weighed.precisions, 0.0
     if precisions.shape[1] == 1:
         for j in range(x.shape[1]):
             difference = x[r, j] - means[c, j]
             total += difference * difference
-        return total * precisions[c, 0]
+        return total * precisions[c, 0] + bias
     if precisions.shape[1] == x.shape[1]:
         for j in range(x.shape[1]):
             difference = x[r, j] - means[c, j]
             total += difference * difference * precisions[c, j]
-        return total
+        return total + bias
     place = 0
     for j in range(x.shape[1]):
         left = x[r, j] - means[c, j]
         for e in range(j, x.shape[1]):
             total += precisions[c, place] * left * (x[r, e] - means[c, e])
             place += 1
-    return total
+    return total + bias
 
 
 @inline
-def cost_of(x: Any, spread: Any, r: int, weighed: Any, c: int) -> float:
-    """What a component costs a row, or a chunk that is spread about its mean. O(S)."""
-    total = squared_distance(x, r, weighed, c)
+def chunk_cost(means: Any, spread: Any, i: int, weighed: Any, c: int) -> float:
+    """What a component costs a chunk, which is spread about its mean. O(S)."""
+    total = exact_cost(means, i, weighed, c, 0.0)
     for s in range(spread.shape[1]):
-        total += weighed.precisions[c, s] * spread[r, s]
+        total += weighed.precisions[c, s] * spread[i, s]
     return total + weighed.biases[c]
 
 
@@ -98,7 +98,7 @@ def own_costs(
     queue: Queue,  # IN/OUT runs
     length: int,  # IN  rows of a run
     rows: Any,  # IN  (array,)
-    spread: Any,  # IN  (N, S) of chunks, scatter / weight; or (0, 0)
+    spread: Any,  # IN  (N, S) of chunks, scatter / weight; (0, 0) of rows
     weighed: Any,  # IN
     members: Any,  # IN/OUT (N, C′) K(n); −1 where there is none
     costs: Any,  # OUT (N, C′); inf where there is no member
@@ -115,7 +115,10 @@ def own_costs(
                 costs[i, a] = np.inf
                 if c < 0:
                     continue
-                cost = cost_of(rows[0], spread, i, weighed, c)
+                if spread.shape[0]:
+                    cost = chunk_cost(rows[0], spread, i, weighed, c)
+                else:
+                    cost = exact_cost(rows[0], i, weighed, c, weighed.biases[c])
                 if sort:
                     insert(cost, c, costs[i], members[i], a)
                 else:
@@ -254,13 +257,10 @@ def costs_of(
 
 def share_out(costs: F64, weights: F64, n_threads: int, unit: float = 1.0, base: float = 0.0) -> tuple[F64, float]:
     """Costs become w q(c); returns log-densities and their sum by weight."""
-    densities, totals, queue = np.empty(len(costs)), np.empty(-(-len(costs) // RUN)), new_queue()
+    densities, totals = np.empty(len(costs)), np.empty(-(-len(costs) // RUN))
     # an exponential takes as long as to read eight numbers
     n_threads = worth_waking(n_threads, 8 * SECONDS_PER_NUMBER * costs.size)
-    share_kernel(
-        lambda: shares_of_costs(queue, RUN, costs, unit, base, weights, densities, totals), queue, n_threads,
-        calls_blas=False,
-    )  # fmt: skip
+    on_runs(n_threads, shares_of_costs, costs, unit, base, weights, densities, totals)
     return densities, float(totals.sum())
 
 
@@ -283,15 +283,13 @@ class Costs(SquaredDistances):
             log_weights = np.log(mixture.weights)
         biases: F64 = log_determinants + D * np.log(2 * np.pi) - 2.0 * log_weights
         self.by_distance = mixture.family.euclidean
-        self.search_precisions, self.search_biases = precisions, biases
         self.unit, self.base = 1.0, 0.0
+        self.exact = self.search = Weighed(np.ascontiguousarray(mixture.means), precisions, biases)
         if self.by_distance:
-            self.search_precisions = np.ones((C, 1))
-            self.search_biases = 2.0 * variances[:, 0] * (log_weights.max() - log_weights)
+            simpler = 2.0 * variances[:, 0] * (log_weights.max() - log_weights)
+            self.search = self.exact._replace(precisions=np.ones((C, 1)), biases=simpler)
             self.unit, self.base = float(precisions[0, 0]), float(biases.min())
-        means = np.ascontiguousarray(mixture.means)
-        self.exact = Weighed(means, precisions, biases)
-        self.search = Weighed(means, self.search_precisions, self.search_biases)
+        _, self.search_precisions, self.search_biases = self.search
 
 
 def soft_sums(
@@ -337,10 +335,8 @@ def on_components(
 
 def by_component(candidates: Members, C: int, n_threads: int) -> Grouped:
     """The pairs of components that rows look at; −1 is none."""
-    clusters, queue = np.empty(candidates.size, dtype=np.int32), new_queue()
-    threads = worth_waking(n_threads, SECONDS_PER_NUMBER * candidates.size)
-    share_kernel(
-        lambda: clusters_of_entries(queue, RUN, candidates.ravel(), C, clusters), queue, threads, calls_blas=False
-    )
+    clusters = np.empty(candidates.size, dtype=np.int32)
+    n_waking = worth_waking(n_threads, SECONDS_PER_NUMBER * candidates.size)
+    on_runs(n_waking, clusters_of_entries, candidates.ravel(), C, clusters)
     starts, order = group_by(clusters, C + 1, n_threads)
     return Grouped(order, starts[:-1], candidates.shape[1])

@@ -12,12 +12,12 @@ for all rows that look at it together: BLAS does the rest.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, Protocol, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from globular.jit import Queue, kernel, new_queue, share_kernel, take_number
+from globular.jit import Queue, kernel, take_number
 from globular.model.gaussian import GaussianParameters
 from globular.model.low_rank import NO_WEIGHT_COST
 from globular.model.statistics import F64, SoftStatistics, TruncatedPosterior
@@ -26,7 +26,7 @@ from globular.passes.cpu.engine.decide import insert
 from globular.passes.cpu.expect.cells import is_member, search_cells
 from globular.passes.cpu.expect.neighbors import Costs, Members, by_component, costs_of, share_out, soft_sums
 from globular.passes.cpu.shard import CpuShard
-from globular.passes.host import GATHERED_AT_ONCE, NONE, RUN, threads_for_runs
+from globular.passes.host import GATHERED_AT_ONCE, NONE, RUN, on_runs, threads_for_runs
 from globular.passes.limits import COSTS_AT_ONCE, NOMINEES
 from globular.seam.among import Probe
 from globular.seam.answers import Answer, Blurred, Truncated
@@ -89,43 +89,27 @@ def keep_best(
 Statistics = TypeVar("Statistics", bound=SoftStatistics)
 
 
-class CandidatePairs(Protocol):
-    """Rows with the components that they look at, (N, W) of them."""
-
-    def costs(self) -> F64:
-        """−2 log p(c, x) of all pairs, (N, W); inf where there is none."""
-        ...
-
-    def add(self, shares: F64, total: Any) -> None:
-        """Add the sums of all pairs, weighted by their shares, (N, W), to statistics."""
-        ...
-
-
 def truncated_step(
-    shard: CpuShard,
-    columns: GaussianParameters,
-    among: Probe,
-    pairs_of: Callable[[Members], CandidatePairs],
-    total: Statistics,
+    shard: CpuShard, columns: GaussianParameters, among: Probe, pairs_of: Callable[[Members], Any], total: Statistics
 ) -> Statistics:
     """K(n) becomes the best of K(n) and of what the closest cells nominate; `total` its statistics.
 
-    `columns` are the components without correlations, `pairs_of` evaluates them with these.
+    `columns` are the components without correlations; with these `pairs_of` evaluates the (N, W) that rows look at. It
+    makes what knows `costs()`, −2 log p(c, x) of all pairs, and how to `add(shares, total)`, their sums.
     """
     itself = np.arange(columns.n_components, dtype=np.int32)[:, None]
     members = kept_members(shard, itself, min(among.n_candidates, columns.n_components))
     nominees, n_distances = _nominees(shard, columns, among)
-    candidates, n_candidates = _joined(shard, members, nominees)
+    candidates = np.empty((len(members), members.shape[1] + nominees.shape[1]), dtype=np.int32)
+    n_runs, n_threads = -(-shard.n_rows // RUN), threads_for_runs(shard)
+    n_candidates = np.empty(n_runs, dtype=np.int64)
+    on_runs(n_threads, add_nominees, members, nominees, candidates, n_candidates)
     costs, kept = pairs_of(candidates).costs(), np.empty(members.shape)
     searched = nominees.shape[1] > 0
     before = share_out(costs[:, : members.shape[1]].copy(), shard.weights, shard.n_threads)[1] if searched else 0.0
-    queue, n_runs = new_queue(), -(-shard.n_rows // RUN)
-    share_kernel(
-        lambda: keep_best(queue, RUN, candidates, costs, n_runs, members, kept), queue, threads_for_runs(shard),
-        calls_blas=False,
-    )  # fmt: skip
+    on_runs(n_threads, keep_best, candidates, costs, n_runs, members, kept)
     shard.labels[:] = members[:, 0]
-    total.n_distances = n_distances + n_candidates
+    total.n_distances = n_distances + int(n_candidates.sum())
     total.log_likelihood = share_out(kept, shard.weights, shard.n_threads)[1]
     total.gain = total.log_likelihood - before if searched else 0.0
     pairs_of(noticeable(members, kept)).add(kept, total)
@@ -139,17 +123,6 @@ def _nominees(shard: CpuShard, columns: GaussianParameters, among: Probe) -> tup
     found = np.full((shard.n_rows, min(NOMINEES, columns.n_components)), -1, dtype=np.int32)
     costs = np.full(found.shape, np.inf)
     return found, search_cells(shard, Costs(columns), among.cells, among.n_probes, found, costs)
-
-
-def _joined(shard: CpuShard, members: Members, nominees: Members) -> tuple[Members, int]:
-    """All that rows look at, each component once, and the number of these pairs."""
-    candidates = np.empty((len(members), members.shape[1] + nominees.shape[1]), dtype=np.int32)
-    numbers, queue = np.empty(-(-len(members) // RUN), dtype=np.int64), new_queue()
-    share_kernel(
-        lambda: add_nominees(queue, RUN, members, nominees, candidates, numbers), queue,
-        threads_for_runs(shard), calls_blas=False,
-    )  # fmt: skip
-    return candidates, int(numbers.sum())
 
 
 def noticeable(members: Members, shares: F64) -> Members:
@@ -171,7 +144,7 @@ class FullPairs:
             yield pairs, self._shard.take(pairs // self._size[1]) - self._mixture.means[c]
 
     def costs(self) -> F64:
-        """See `CandidatePairs`."""
+        """−2 log p(c, x) of all pairs, (N, W); inf where there is none."""
         factors, found = self._mixture.each(self._mixture.factors), np.full(self._size, np.inf)
         biases, flat = np.minimum(-2.0 * self._mixture.log_constants, NO_WEIGHT_COST), found.ravel()
 
@@ -184,7 +157,7 @@ class FullPairs:
         return found
 
     def add(self, shares: F64, total: SoftStatistics) -> None:
-        """See `CandidatePairs`."""
+        """Add the sums of all pairs, weighted by their shares, (N, W)."""
         flat = shares.ravel()
 
         def add(c: int) -> None:
@@ -210,9 +183,12 @@ def expect_probe(shard: CpuShard, work: Expect) -> SoftStatistics:
     """Truncated E-step of a mixture among K(n) and the components of the closest cells."""
     assert isinstance(work.among, Probe)
     mixture, cells = work.mixture, work.among.cells
-    if not mixture.family.scatter.separable:
-        return expect_full(shard, work)
-    itself = np.arange(mixture.n_components, dtype=np.int32)[:, None]
+    (C, D), kind = mixture.means.shape, mixture.family.scatter
+    if not kind.separable:
+        columns = GaussianParameters(mixture.weights, mixture.means, np.ascontiguousarray(mixture.variances()), "diag")
+        total = SoftStatistics(np.zeros(C), np.zeros((C, D)), np.zeros(kind.shape(C, D)), 0.0, shard.total_weight, 0)
+        return truncated_step(shard, columns, work.among, lambda some: FullPairs(shard, mixture, some), total)
+    itself = np.arange(C, dtype=np.int32)[:, None]
     members, weighed = kept_members(shard, itself, work.among.n_candidates), Costs(mixture)
     costs, n_distances = costs_of(shard.rows, weighed.search, members, shard.n_threads, sort=True)
     scale, before = (weighed.unit, weighed.base), np.nan
@@ -237,16 +213,6 @@ def truncated_posterior(shard: CpuShard, work: Answer) -> list[Any]:
         shares = FullPairs(shard, mixture, members).costs()
     log_densities = share_out(shares, NONE, shard.n_threads)[0]
     return [log_densities if work.want == "log_densities" else TruncatedPosterior(members, shares, log_densities)]
-
-
-def expect_full(shard: CpuShard, work: Expect) -> SoftStatistics:
-    """Truncated E-step among K(n) and what the closest cells nominate."""
-    assert isinstance(work.among, Probe)
-    mixture = work.mixture
-    (C, D), kind = mixture.means.shape, mixture.family.scatter
-    columns = GaussianParameters(mixture.weights, mixture.means, np.ascontiguousarray(mixture.variances()), "diag")
-    total = SoftStatistics(np.zeros(C), np.zeros((C, D)), np.zeros(kind.shape(C, D)), 0.0, shard.total_weight, 0)
-    return truncated_step(shard, columns, work.among, lambda members: FullPairs(shard, mixture, members), total)
 
 
 @CpuShard.implements(Answer, Blurred)

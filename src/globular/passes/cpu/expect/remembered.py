@@ -6,226 +6,44 @@ it evaluate those pairs alone, until somebody asks to look again. Their responsi
 the bound they report is never above that of all components: what is left out was below e^−10 when it was looked at. Of
 rows with one component alone the responsibility is one whatever the mixture does: they are summed up once, and enter as
 one chunk for each component.
-
-Pairs lie in the order of rows. Of the pairs of a block of rows those of a component are brought together, so that
-differences from one mean are matrix products (`engine.densities`).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from globular.jit import Queue, Scratch, inline, kernel, new_queue, share_kernel, take_number
+from globular.jit import Queue, Scratch, kernel, new_queue, share_kernel, take_number
 from globular.model.cells import starts_of
 from globular.model.gaussian import GaussianParameters
 from globular.model.observations import ExpectedMixture, ObservedMoments
-from globular.model.statistics import F64, I64, SoftStatistics
+from globular.model.statistics import SoftStatistics
 from globular.passes.cpu.engine.densities import (
     DENSITY_TILE,
     Observed,
-    add_moments,
-    exponential,
     find_largest,
     find_lengths,
     joint_block,
     load_features,
-    mirror,
-    new_differences,
     put_difference,
-    weight_of,
 )
-from globular.passes.cpu.engine.moments import Tally, begin_sums
 from globular.passes.cpu.expect.all import blocks_for, expect_all
 from globular.passes.cpu.expect.blocks import ABSENT, ChunkBlocks
-from globular.passes.cpu.rows import read_only
+from globular.passes.cpu.expect.pairs import Pairs
 from globular.passes.cpu.shard import CpuShard
-from globular.passes.host import NONE
 from globular.seam.among import Remembered
 from globular.seam.mixture_passes import Expect
-from globular.threads import SECONDS_PER_NUMBER, run_all, worth_waking
+from globular.threads import SECONDS_PER_NUMBER, worth_waking
 
 NATS_BELOW = 10.0
 """Nats below the best component of a row at which another no longer matters to it."""
 _DENSE = 0.2
 """With more than this share of all pairs, remembering them does not pay."""
-
-
-PAIRS_AT_ONCE = 1 << 14
-"""Pairs of a block; one row has no more than there are components."""
 ROUNDING = 0.1
 """Nats: many more than rounding makes bounds wrong by."""
-
-
-class PairBlock(NamedTuple):
-    """Scratch of a thread for some pairs."""
-
-    values: Any  # (capacity,) log p(c, x), then w q
-    owners: Any  # (capacity,) int64: the row of each, by its place in the list
-    order: Any  # (capacity,) int64: pairs by component
-    ends: Any  # (C + 1,) where the pairs of each component end
-    densities: Any  # (capacity,) log Σ_c p(c, x) over the pairs of a row
-    differences: Any  # a `Differences`
-
-
-@kernel
-def sort_pairs(
-    pairs: Any,  # IN
-    first: int,  # IN
-    last: int,  # IN  rows first … last − 1 of the list
-    block: Any,  # OUT owners, order, ends
-) -> None:
-    """The pairs of some rows by component. O(pairs + C)."""
-    begin, ends = pairs.starts[first], block.ends
-    ends[:] = 0
-    for p in range(begin, pairs.starts[last]):
-        ends[pairs.components[p] + 1] += 1
-    for c in range(1, ends.shape[0]):
-        ends[c] += ends[c - 1]
-    for r in range(first, last):
-        for p in range(pairs.starts[r], pairs.starts[r + 1]):
-            c = pairs.components[p]
-            block.owners[p - begin] = r
-            block.order[ends[c]] = p - begin
-            ends[c] += 1
-
-
-@inline
-def load_pairs(x: Any, scales: Any, numbers: Any, block: Any, begin: int, m: int, form: Any, c: int) -> None:
-    """x − μ_c of m pairs from the given one on. O(m·D)."""
-    for k in range(m):
-        i = numbers[block.owners[block.order[begin + k]]]
-        scale = scales[i] if scales.shape[0] else 1.0
-        for d in range(x.shape[1]):
-            put_difference(block.differences, k, d, (scale * x[i, d] - form.offset[d]) - form.means[c, d])
-
-
-@kernel
-def share_pairs(
-    x: Any,  # IN  (N, D)
-    scales: Any,  # IN  (N,) or empty
-    pairs: Any,  # IN
-    first: int,  # IN
-    last: int,  # IN  rows first … last − 1 of the list
-    form: Any,  # IN  all components by differences
-    block: Any,  # OUT values: q of the pairs, sorted by `sort_pairs`; densities
-) -> None:
-    """Responsibilities within the pairs of each row. O(pairs·S)."""
-    begin = 0
-    for c in range(form.means.shape[0]):
-        while begin < block.ends[c]:
-            m = min(DENSITY_TILE, block.ends[c] - begin)
-            load_pairs(x, scales, pairs.numbers, block, begin, m, form, c)
-            find_lengths(block.differences, m, form.factors, form.precisions, c)
-            for k in range(m):
-                block.values[block.order[begin + k]] = form.constants[c] - 0.5 * block.differences.values[k]
-            begin += m
-    start = pairs.starts[first]
-    for r in range(first, last):
-        values = block.values[pairs.starts[r] - start : pairs.starts[r + 1] - start]
-        largest = values[0]
-        for a in range(1, values.shape[0]):
-            largest = max(largest, values[a])
-        for a in range(values.shape[0]):
-            values[a] -= largest
-        block.densities[r - first] = largest
-    for p in range(pairs.starts[last] - start):  # of all rows at once: it vectorises
-        block.values[p] = exponential(block.values[p])
-    for r in range(first, last):
-        values = block.values[pairs.starts[r] - start : pairs.starts[r + 1] - start]
-        total = 0.0
-        for a in range(values.shape[0]):
-            total += values[a]
-        for a in range(values.shape[0]):
-            values[a] /= total
-        block.densities[r - first] += np.log(total)
-
-
-@kernel
-def add_pairs(
-    x: Any,  # IN
-    scales: Any,  # IN
-    pairs: Any,  # IN
-    form: Any,  # IN
-    block: Any,  # IN  values: w q
-    sums: Any,  # IN/OUT a `Tally` of one span; of whole matrices upper triangles are written
-) -> None:
-    """Moments of a block about the means. O(pairs·S)."""
-    weights, count, begin = block.differences.values, sums.raw.shape[1] - 1, 0
-    for c in range(form.means.shape[0]):
-        while begin < block.ends[c]:
-            m = min(DENSITY_TILE, block.ends[c] - begin)
-            load_pairs(x, scales, pairs.numbers, block, begin, m, form, c)
-            for k in range(m):
-                weights[k] = block.values[block.order[begin + k]]
-                sums.raw[c, count] += weights[k]
-            add_moments(block.differences, m, form.factors.shape[1] > 0, c, sums.tight_sums, sums.tight_scatter)
-            begin += m
-
-
-@kernel
-def pair_spans(
-    queue: Queue,  # IN/OUT spans not taken yet
-    rows_per_span: int,  # IN
-    x: Any,  # IN  (N, D)
-    scales: Any,  # IN  (N,) or empty
-    weights: Any,  # IN  (N,) or empty
-    pairs: Any,  # IN
-    form: Any,  # IN  all components by differences
-    block: Scratch,  # scratch of this thread
-    q: Any,  # OUT (P,) responsibilities, or empty
-    tally: Any,  # OUT a `Tally`
-) -> None:
-    """An E-step that knows of these pairs alone, and what an M-step needs of it. O(P·S)."""
-    n_rows, capacity = pairs.numbers.shape[0], block.values.shape[0]
-    span = take_number(queue)
-    while span < tally.raw.shape[0]:
-        sums = Tally(tally.raw[span], tally.tight_sums[span], tally.tight_scatter[span], tally.totals[span])
-        totals = sums.totals
-        begin_sums(sums)
-        first, end = span * rows_per_span, min(n_rows, (span + 1) * rows_per_span)
-        while first < end:
-            start, last = pairs.starts[first], first + 1
-            while last < end and pairs.starts[last + 1] - start <= capacity:
-                last += 1
-            sort_pairs(pairs, first, last, block)
-            share_pairs(x, scales, pairs, first, last, form, block)
-            if q.shape[0]:
-                for p in range(start, pairs.starts[last]):
-                    q[p] = block.values[p - start]
-            for r in range(first, last):
-                weight = weight_of(weights, pairs.numbers[r])
-                totals[0] += weight * block.densities[r - first]
-                totals[1] += weight
-                for p in range(pairs.starts[r] - start, pairs.starts[r + 1] - start):
-                    block.values[p] *= weight
-            add_pairs(x, scales, pairs, form, block, sums)
-            first = last
-        mirror(sums.tight_scatter, form.means.shape[1] if form.factors.shape[1] else 0)
-        span = take_number(queue)
-
-
-@kernel
-def exact_line(
-    features: Any,  # IN  (B, ≥ D) rows about the offset
-    chosen: Any,  # IN  (m,) some of them
-    form: Any,  # IN  all components by differences, with whole matrices
-    c: int,  # IN
-    differences: Any,  # scratch
-    out: Any,  # OUT (B,) log p(c, x) at their places
-) -> None:
-    """Log-densities of some rows. O(m·D²)."""
-    for begin in range(0, chosen.shape[0], DENSITY_TILE):
-        m = min(DENSITY_TILE, chosen.shape[0] - begin)
-        for k in range(m):
-            for d in range(form.means.shape[1]):
-                put_difference(differences, k, d, features[chosen[begin + k], d] - form.means[c, d])
-        find_lengths(differences, m, form.factors, form.precisions, c)
-        for k in range(m):
-            out[chosen[begin + k]] = form.constants[c] - 0.5 * differences.values[k]
 
 
 @kernel
@@ -233,7 +51,7 @@ def settle_bounds(
     observed: Any,  # IN
     first: int,  # IN
     n: int,  # IN
-    form: Any,  # IN
+    form: Any,  # IN  all components by differences, with whole matrices
     nats: float,  # IN
     block: Any,  # scratch, but for its joint
     joint: Any,  # IN  bounds from above, OUT log p(c, x) where it may matter, else −∞
@@ -246,7 +64,7 @@ def settle_bounds(
     """
     load_features(observed, first, n, form.offset, False, block.features)
     find_largest(joint, n, block.largest, best)
-    for step in range(2):  # one call for both: what it calls would be compiled twice
+    for step in range(2):  # one loop for both: what it calls would be compiled twice
         for c in range(form.means.shape[0]):
             line, m = joint[c], 0
             for i in range(n):
@@ -256,7 +74,15 @@ def settle_bounds(
                 else:
                     m += best[i] != c and line[i] >= block.densities[i] - (nats + ROUNDING)
                     line[i] = block.densities[i] if best[i] == c else -np.inf
-            exact_line(block.features, chosen[:m], form, c, block.differences, line if step else block.densities)
+            out = line if step else block.densities
+            for begin in range(0, m, DENSITY_TILE):
+                some = chosen[begin : min(begin + DENSITY_TILE, m)]
+                for k in range(some.shape[0]):
+                    for d in range(form.means.shape[1]):
+                        put_difference(block.differences, k, d, block.features[some[k], d] - form.means[c, d])
+                find_lengths(block.differences, some.shape[0], form.factors, form.precisions, c)
+                for k in range(some.shape[0]):
+                    out[some[k]] = form.constants[c] - 0.5 * block.differences.values[k]
 
 
 @kernel
@@ -330,60 +156,6 @@ def list_pairs(
 
 LEADING_SHARE = 0.4
 """Share of the columns that a look at all components begins with, where these are many."""
-
-
-class Pairs(NamedTuple):
-    """Pairs of some rows, by rows, as kernels take them; each of these rows has one at least."""
-
-    numbers: I64
-    """Where the rows lie, (R,), ascending."""
-    starts: I64
-    """The pairs of the n-th row are starts[n] … starts[n + 1] − 1, (R + 1,)."""
-    components: NDArray[np.int32]
-    """(P,)."""
-
-    def pick(self, rows: I64) -> Pairs:
-        """The pairs of some of the rows, given by their places in the list."""
-        sizes = self.starts[rows + 1] - self.starts[rows]
-        starts = starts_of(sizes)
-        places = np.arange(starts[-1]) + np.repeat(self.starts[rows] - starts[:-1], sizes)
-        return Pairs(self.numbers[rows], starts, self.components[places])
-
-    def e_step(self, shard: CpuShard, mixture: GaussianParameters, q: F64 = NONE) -> SoftStatistics:
-        """Sums about the means of the mixture; `q` becomes the responsibilities of the pairs. O(P·S)."""
-        blocks = ChunkBlocks(mixture, np.zeros(mixture.n_features), by_differences=True)
-        spans = blocks.spans(len(self.numbers), len(self.components))
-        tally, form, all_rows = blocks.new_tally(spans.n), blocks.form, shard.dense_rows
-        capacity = max(PAIRS_AT_ONCE, mixture.n_components)
-
-        def call(queue: NDArray[np.int64], x: NDArray[np.generic], scales: F64, weights: F64,
-                 pairs: Pairs, q: F64, sums: Tally) -> None:  # fmt: skip
-            owners, order = np.empty((2, capacity), dtype=np.int64)
-            ends, differences = np.empty(mixture.n_components + 1, dtype=np.int64), new_differences(mixture.n_features)
-            block = PairBlock(np.empty(capacity), owners, order, ends, np.empty(capacity), differences)
-            pair_spans(queue, spans.rows, x, read_only(scales), read_only(weights), pairs, form, block, q, sums)
-
-        def convert(span: int) -> None:
-            some = slice(span * spans.rows, min(len(self.numbers), (span + 1) * spans.rows))
-            numbers, starts = self.numbers[some], self.starts[some.start : some.stop + 1]
-            held = slice(starts[0], starts[-1])
-            pairs = Pairs(np.arange(len(numbers)), starts - starts[0], self.components[held])
-            scales, weights = (each[numbers] if len(each) else each for each in (shard.scales, shard.weights))
-            sums = Tally(*(each[span : span + 1] for each in tally))
-            call(new_queue(), all_rows.gather(numbers), scales, weights, pairs, q[held], sums)
-
-        if all_rows.is_direct():
-            queue, x = new_queue(), all_rows.block(0, shard.n_rows)
-            share_kernel(
-                lambda: call(queue, x, shard.scales, shard.weights, self, q, tally),
-                queue,
-                min(shard.n_threads, max(1, spans.n)),
-            )
-        else:
-            run_all(convert, range(spans.n), shard.n_threads)
-        found = blocks.statistics(blocks.total(tally, shard.n_threads), len(self.numbers))
-        found.n_distances = len(self.components)
-        return found
 
 
 def look_at_all(shard: CpuShard, mixture: GaussianParameters, nats: float, most: float) -> Pairs | None:
@@ -463,7 +235,8 @@ def expect_remembered(shard: CpuShard, work: Expect) -> SoftStatistics:
         kept = None
         if pairs is not None:
             is_alone = np.diff(pairs.starts) == 1
-            single, several = pairs.pick(np.flatnonzero(is_alone)), pairs.pick(np.flatnonzero(~is_alone))
+            alone, several = np.flatnonzero(is_alone), pairs.pick(np.flatnonzero(~is_alone))
+            single = Pairs(alone, np.arange(len(alone) + 1), pairs.components[pairs.starts[alone]])
             kept = Kept(pairs, several, ObservedMoments.from_pass(mixture, single.e_step(shard, mixture)))
             shard.keep(kept)
     if kept is None:

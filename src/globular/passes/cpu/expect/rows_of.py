@@ -8,12 +8,14 @@ remember their components (`remembered`), these alone, and only for rows that on
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
-from globular.model.cells import starts_of
 from globular.model.chunks import Chunks, Claims
-from globular.model.statistics import F64, I64
+from globular.model.statistics import F64
+from globular.passes.cpu.engine.group import group_by
 from globular.passes.cpu.expect.all import blocks_for
-from globular.passes.cpu.expect.remembered import Kept, Pairs
+from globular.passes.cpu.expect.pairs import Pairs
+from globular.passes.cpu.expect.remembered import Kept
 from globular.passes.cpu.rows import read_only
 from globular.passes.cpu.shard import CpuShard
 from globular.passes.host import ROWS_AT_ONCE, RUN
@@ -24,10 +26,15 @@ SMALLEST_CLAIM = 1e-4
 """Rows with a smaller responsibility are left out; together they weigh nothing."""
 
 
-def claims_of(chunks: Chunks, shares: F64, which: I64, n: int) -> Claims:
-    """Claims of n components: the i-th chunk is of component `which[i]`, ascending, and shrinks to its share."""
-    starts = starts_of(np.bincount(which, minlength=n))
-    return Claims(Chunks(chunks.weights * shares, chunks.means, chunks.scatter * shares[:, None], chunks.kind), starts)
+def claims_of(chunks: Chunks, shares: F64, is_claimed: NDArray[np.bool_]) -> Claims:
+    """What components claim of chunks, which shrink to their shares, (M, n)."""
+    chosen, which = np.nonzero(is_claimed)
+    starts, order = group_by(which.astype(np.int32), shares.shape[1])
+    chosen, which = chosen[order], which[order]
+    some, factors = chunks.pick(chosen), shares[chosen, which]
+    some.weights[:] *= factors
+    some.scatter[:] *= factors[:, None]
+    return Claims(some, starts)
 
 
 @CpuShard.implements(RowsOf)
@@ -41,7 +48,7 @@ def rows_of(shard: CpuShard, work: RowsOf) -> Claims:
 
 def _of_all(shard: CpuShard, work: RowsOf, drawn: F64) -> Claims:
     """What the wanted components hold of all rows, block by block."""
-    blocks, kind, n = blocks_for(shard, work.mixture), work.mixture.family.scatter, len(work.components)
+    blocks, kind = blocks_for(shard, work.mixture), work.mixture.family.scatter
 
     def claim(span: tuple[int, int]) -> Claims:
         places = np.arange(*span)
@@ -49,8 +56,7 @@ def _of_all(shard: CpuShard, work: RowsOf, drawn: F64) -> Claims:
         q, _ = blocks.posterior(blocks.rows(read_only(rows.means), np.empty(0)))
         shares = np.take(q, work.components, axis=1)
         is_drawn = (drawn[places, None] < work.rates) & (rows.weights > 0)[:, None]
-        which, chosen = np.nonzero((is_drawn & (shares > SMALLEST_CLAIM)).T)
-        return claims_of(rows.pick(chosen), shares[chosen, which], which, n)
+        return claims_of(rows, shares, is_drawn & (shares > SMALLEST_CLAIM))
 
     return Claims.join(map_all(claim, even_ranges(shard.n_rows, RUN) or [(0, 0)], shard.n_threads))
 
@@ -58,7 +64,7 @@ def _of_all(shard: CpuShard, work: RowsOf, drawn: F64) -> Claims:
 def _of_pairs(shard: CpuShard, work: RowsOf, drawn: F64, pairs: Pairs) -> Claims:
     """What the wanted components hold of the rows that remember them."""
     (C, n), is_wanted = (work.mixture.n_components, len(work.components)), np.zeros(len(pairs.numbers), dtype=bool)
-    rates, ranks = np.zeros(C), np.zeros(C, dtype=np.int64)
+    rates, ranks = np.zeros(C), np.zeros(C, dtype=np.int32)
     rates[work.components], ranks[work.components] = work.rates, np.arange(n)
 
     def look(span: tuple[int, int]) -> None:
@@ -68,15 +74,16 @@ def _of_pairs(shard: CpuShard, work: RowsOf, drawn: F64, pairs: Pairs) -> Claims
 
     spans, seconds = even_ranges(len(pairs.numbers), ROWS_AT_ONCE), SECONDS_PER_LOOK * len(pairs.components)
     run_all(look, spans, shard.n_threads, seconds=seconds, calls_blas=False)
-    pairs = pairs.pick(np.flatnonzero(is_wanted))
+    if not is_wanted.all():
+        pairs = pairs.pick(np.flatnonzero(is_wanted))
     q, owners = np.empty(len(pairs.components)), np.repeat(pairs.numbers, np.diff(pairs.starts))
     pairs.e_step(shard, work.mixture, q)
     claimed = np.flatnonzero((q > SMALLEST_CLAIM) & (drawn[owners] < rates[pairs.components]))
-    claimed = claimed[np.argsort(ranks[pairs.components[claimed]], kind="stable")]
-    rows = Chunks.of_rows(
-        shard.take(owners[claimed]), shard.take(owners[claimed], "weights"), work.mixture.family.scatter
-    )
-    return claims_of(rows, q[claimed], ranks[pairs.components[claimed]], n)
+    starts, order = group_by(ranks[pairs.components[claimed]], n, shard.n_threads)
+    claimed = claimed[order]
+    owners, shares = owners[claimed], q[claimed]
+    rows, weights = shard.take(owners), shard.take(owners, "weights") * shares
+    return Claims(Chunks.of_rows(rows, weights, work.mixture.family.scatter), starts)
 
 
 def _drawn(shard: CpuShard, work: RowsOf) -> F64:

@@ -245,7 +245,7 @@ def test_another_run_owes_nothing_to_the_one_before() -> None:
 
 @pytest.mark.parametrize("form", ["float32", "float16", "csr64"])
 def test_the_same_bits_for_any_number_of_threads(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(exact, "ROWS_PER_SPAN", 64)
+    monkeypatch.setattr(exact, "ROWS_PER_LABELLED_SPAN", 64)
     matrix, weights = in_form(blobs(n=3000, D=6), form), weights_for(3000)
     path = path_of(reference.as_seen(matrix)[:9], 4, 0.3)
     results = []

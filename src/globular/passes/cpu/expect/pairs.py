@@ -13,10 +13,9 @@ from numpy.typing import NDArray
 
 from globular.jit import Queue, Scratch, inline, kernel, new_queue, share_kernel, take_number
 from globular.model.gaussian import GaussianParameters
-from globular.model.groups import starts_of
 from globular.model.statistics import F64, I64, SoftStatistics
 from globular.passes.cpu.engine.densities import (
-    TILE,
+    DENSITY_TILE,
     add_moments,
     exponential,
     find_lengths,
@@ -25,6 +24,7 @@ from globular.passes.cpu.engine.densities import (
     put_difference,
     weight_of,
 )
+from globular.passes.cpu.engine.group import starts_of
 from globular.passes.cpu.engine.moments import Tally, begin_sums
 from globular.passes.cpu.expect.blocks import ChunkBlocks
 from globular.passes.cpu.rows import read_only
@@ -101,7 +101,7 @@ def share_pairs(
     begin = 0
     for c in range(form.means.shape[0]):
         while begin < block.ends[c]:
-            m = min(TILE, block.ends[c] - begin)
+            m = min(DENSITY_TILE, block.ends[c] - begin)
             load_pairs(rows, pairs.numbers, block, begin, m, form, c)
             find_lengths(block.differences, m, form.factors, form.precisions, c)
             for k in range(m):
@@ -136,11 +136,11 @@ def add_pairs(
     block: Any,  # IN  values: w q
     sums: Any,  # IN/OUT a `Tally` of one span; of whole matrices upper triangles are written
 ) -> None:
-    """Moments of a block about the means. O(pairs·S)."""
+    """ObservedMoments of a block about the means. O(pairs·S)."""
     weights, count, begin = block.differences.values, sums.raw.shape[1] - 1, 0
     for c in range(form.means.shape[0]):
         while begin < block.ends[c]:
-            m = min(TILE, block.ends[c] - begin)
+            m = min(DENSITY_TILE, block.ends[c] - begin)
             load_pairs(rows, pairs.numbers, block, begin, m, form, c)
             for k in range(m):
                 weights[k] = block.values[block.order[begin + k]]

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from globular.jit import Queue, Scratch, inline, kernel, new_queue, share_kernel, take_number
+from globular.model.cells import starts_of
 from globular.model.gaussian import GaussianParameters
 from globular.model.statistics import F64, I64, SoftStatistics
 from globular.passes.cpu.engine.densities import (
@@ -24,7 +25,6 @@ from globular.passes.cpu.engine.densities import (
     put_difference,
     weight_of,
 )
-from globular.passes.cpu.engine.group import starts_of
 from globular.passes.cpu.engine.moments import Tally, begin_sums
 from globular.passes.cpu.expect.blocks import ChunkBlocks
 from globular.passes.cpu.rows import read_only

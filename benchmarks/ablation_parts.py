@@ -149,8 +149,6 @@ PARTS = (
          {"algorithms.kmeans.pipeline.FADING": (499, 500)}, lambda problem: 300 < problem.k < 1500),
     Part("bounds of exact passes", "rows whose label cannot have changed are skipped", KMEANS,
          {"passes.cpu.settled.Settled.aim_at": _forgets_bounds}, is_few),
-    Part("kernels of thin rows", "up to 8 columns: scores in registers, no BLAS", HARD,
-         {"passes.cpu.cells.THIN": 0}, lambda problem: 0 < problem.columns <= 8),
     Part("rows in cluster order", "a copy of the rows is kept sorted", (*HARD, "VariationalGaussianMixture"),
          {"passes.limits.SORT_UP_TO": 0}),
     Part("bounds of batches", "rows keep lower bounds from batch to batch", ("NestedMiniBatchKMeans",),
@@ -179,13 +177,15 @@ PARTS = (
 
 
 GONE = {
+    "kernels of thin rows": "up to 8 columns: scores in registers, no BLAS",
     "redrawn seeds": "every second seed is drawn anew by distance",
     "small cells": "a first look goes down two levels of cells",
     "sums of moved rows": "sums change by what moved",
     "price of estimates": "no estimate where it costs more than a search",
     "chunks for many rows": "EM on cells of a tree before EM on rows",
 }
-"""Parts that were deleted because the panel gave them no worth; the CSV still has what was measured."""
+"""Parts that were deleted: the panel gave them no worth, or the general kernels became as fast (thin rows). The CSV
+still has what was measured."""
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from globular.algorithms.steps import result_of
 from globular.model.history import ITERATIONS, PART
 from globular.passes.cpu import CpuShard
 from reference import assign as hard
-from reference.split import SplitShard
+from split import SplitShard
 
 C = 20
 

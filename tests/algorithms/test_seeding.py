@@ -27,7 +27,7 @@ from globular.passes.cpu import CpuShard
 from globular.passes.many import StreamShard
 from globular.seam.passes import AddSeeds
 from reference.seeds import pairwise
-from reference.split import SplitShard
+from split import SplitShard
 
 Method = Callable[..., Any]
 

@@ -22,7 +22,7 @@ from globular.model.subspace import MARGIN, Subspace, informative_subspace, n_in
 from globular.passes.cpu import CpuShard
 from globular.passes.many import StreamShard
 from globular.seam.passes import Assign, PowerStep, Project, SumByLabel
-from reference.split import SplitShard
+from split import SplitShard
 
 
 def flat_rows(n: int = 3000, D: int = 40, dtype: Any = np.float64, offset: float = 3.0) -> Any:

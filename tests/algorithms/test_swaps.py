@@ -20,7 +20,7 @@ from globular.passes.cpu import CpuShard
 from globular.seam.among import Probe
 from globular.seam.passes import Assign
 from reference import assign as hard
-from reference.split import SplitShard
+from split import SplitShard
 
 ALL_SWAPS = ProbingOptions(min_gain=0.0)
 

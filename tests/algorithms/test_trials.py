@@ -19,7 +19,7 @@ from globular.algorithms.steps import last_step, result_of
 from globular.model.history import ITERATIONS, PART, SWAPS
 from globular.passes.cpu import CpuShard
 from reference import assign as hard
-from reference.split import SplitShard
+from split import SplitShard
 
 EXACTLY = ProbingOptions(n_probes=0, min_gain=1e-4)
 

@@ -27,7 +27,7 @@ from globular.seam.passes import AddSeeds, Assign, Moments, Project, Relabel, Sp
 from globular.seam.shard import PointState, Shard
 from globular.seam.tree_passes import ExpectCells, Gains, OpenGaining, OpenRows, Plant, TakeCells
 from makers import blobs
-from reference.split import SplitShard
+from split import SplitShard
 
 PUBLIC_MEMBERS = {
     "n_rows", "n_columns", "n_threads", "total_weight", "labels", "lacks", "run", "why_not", "take", "locate", "subset",

@@ -23,7 +23,7 @@ from globular.seam.passes import Assign, Farthest, Pass
 from globular.seam.shard import PointState, Shard
 from makers import Rows, blobs, in_form, lattice, weights_for
 from reference import assign as reference
-from reference.split import SplitShard
+from split import SplitShard
 
 RAGGED = [0, 1, 3, 40, 41, 130, 240, 300]
 """Where seven shards of 300 rows begin and end."""

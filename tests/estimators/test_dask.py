@@ -45,7 +45,7 @@ from globular.seam.passes import AddSeeds, Assign, Effect, Pass, ScatterLabels
 from globular.seam.shard import Shard
 from globular.seam.tree_passes import ExpectCells, Gains, OpenGaining, OpenHeld, Plant, TakeCells
 from makers import Rows, blobs, weights_for
-from reference.split import SplitShard
+from split import SplitShard
 
 pytest.importorskip("distributed", reason='needs Dask: pip install "globular[dask]"')
 

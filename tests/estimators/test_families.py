@@ -19,7 +19,7 @@ from globular.model.exponential import Bernoulli, Directions, Poisson
 from globular.passes.cpu import CpuShard
 from globular.seam.mixture_passes import Survey
 from reference import linear
-from reference.split import SplitShard
+from split import SplitShard
 
 KINDS: dict[str, tuple[type, type]] = {
     "von Mises-Fisher": (VonMisesFisherMixture, Directions),

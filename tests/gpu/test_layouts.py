@@ -23,7 +23,7 @@ from globular.passes.cpu import CpuShard  # noqa: E402
 from globular.passes.torch import StreamedShard, TorchShard, opening  # noqa: E402
 from globular.seam.passes import Assign, Moments  # noqa: E402
 from makers import blobs, weights_for  # noqa: E402
-from reference.split import SplitShard  # noqa: E402
+from split import SplitShard  # noqa: E402
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 NAME = "cuda" if DEVICE.type == "cuda" else "torch-cpu"

@@ -49,7 +49,7 @@ def package(tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.
     home, source = tmp_path / "globular", Path(globular.__file__).parent
     for name in ("jit", "threads"):
         shutil.copytree(source / name, home / name, ignore=shutil.ignore_patterns("lib", "__pycache__"))
-    for name in ("machine.py", "errors.py"):
+    for name in ("machine.py", "errors.py", "lazy.py"):
         shutil.copy(source / name, home)
     (home / "model").mkdir()
     for name, code in {"helper": HELPER.format(1), "caller": CALLER, "other": OTHER, "__init__": ""}.items():

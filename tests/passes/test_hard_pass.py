@@ -286,13 +286,13 @@ def test_centers_changed_in_place_are_noticed() -> None:
 
 def test_labels_of_many_centers_are_work_for_many_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     """Sums are a reason for few spans; a pass that wants labels alone has none."""
-    threads, share = [], on_rows.share_kernel
+    threads, make = [], on_rows.new_queue
 
-    def noted(call: Any, queue: Any, n_threads: int, **how: Any) -> None:
+    def noted(n_threads: int = 1) -> Any:
         threads.append(n_threads)
-        share(call, queue, n_threads, **how)
+        return make(n_threads)
 
-    monkeypatch.setattr(on_rows, "share_kernel", noted)
+    monkeypatch.setattr(on_rows, "new_queue", noted)
     monkeypatch.setattr(pool, "WAKING", 1e-5)  # as with the library
     X = np.random.default_rng(0).normal(size=(20_000, 4)).astype(np.float32)
     CpuShard(X, n_threads=16).run(Assign(X[:2000].astype(np.float64), want="labels"))

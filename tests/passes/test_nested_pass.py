@@ -25,7 +25,7 @@ from globular.passes.cpu.sums import cut_runs
 from globular.seam.passes import Assign, AssignBatch
 from makers import SHARD_FORMS, Rows, blobs, in_form, weights_for
 from reference import assign as reference
-from reference.split import SplitShard
+from split import SplitShard
 
 
 def groups_of(kind: str, centers: Rows) -> CenterGroups:

@@ -19,7 +19,7 @@ from globular.model.nested import Batch, NestedSearch
 from globular.passes.many import StreamShard, TreeSum
 from globular.seam.passes import Assign, AssignBatch, ScatterLabels
 from makers import blobs
-from reference.split import tree_total
+from split import tree_total
 
 
 def test_files_are_read_by_another_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

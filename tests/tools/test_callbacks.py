@@ -20,7 +20,7 @@ from globular import threads
 from globular.callbacks import Callback, Checkpoint, EarlyStopping, Progress, TimeBudget, as_callbacks
 from globular.callbacks.progress import Forecast, format_seconds
 from globular.errors import CheckpointWarning, DataError, FitInterruptedWarning
-from globular.jit import share_kernel
+from globular.jit import new_queue, share_kernel
 from globular.model.history import History, Record
 from globular.persistence import load, read_info
 
@@ -571,7 +571,7 @@ def test_ctrl_c_in_the_middle_of_any_pass_leaves_a_whole_model(model: Any, monke
 
         return work
 
-    for function in (threads.run_all, threads.on_all_threads, share_kernel):
+    for function in (threads.run_all, threads.on_all_threads, share_kernel, new_queue):
         for name, module in list(sys.modules.items()):
             if name.startswith("globular.passes") and getattr(module, function.__name__, None) is function:
                 monkeypatch.setattr(module, function.__name__, counting(function))

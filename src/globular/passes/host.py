@@ -260,8 +260,9 @@ class HostShard(Shard):
         return np.add.reduceat(self.weights, np.arange(0, self.n_rows, RUN))
 
 
-def runs_of(rows: slice, length: int = RUN) -> slice:
-    """The runs of these rows, of which the first begins a run."""
+def runs_of(rows: slice, length: int = 0) -> slice:
+    """The runs of these rows, of which the first begins a run; `length` is RUN where it is not given."""
+    length = length or RUN
     return slice(rows.start // length, -(-rows.stop // length))
 
 

@@ -158,8 +158,8 @@ def route_rows(
     visit: Any,  # IN  without tasks: rows as they come
     nominees: Any,  # IN  the cells
     found: Any,  # OUT (N, p) the p closest cells of every row, closest first
-    block: Scratch,
-    heats: Scratch,
+    block: Scratch,  # scratch
+    heats: Scratch,  # scratch
 ) -> None:
     """Each row against all cells. O(N · (cells · D + p · HEAT))."""
     n, stop = found.shape[0], nominees.starts[1]
@@ -180,7 +180,7 @@ def merge_cells(
     nominees: Any,  # IN  the cells, by the cells above
     costs: Any,  # IN/OUT (N, p) the p lowest scores so far, ascending
     found: Any,  # IN/OUT (N, p) whose they are
-    block: Scratch,
+    block: Scratch,  # scratch
 ) -> None:
     """Each row against the cells in one of the cells above, of which the p closest are kept. O(N · D · members)."""
     t, last = take_number(queue), found.shape[1] - 1
@@ -210,7 +210,7 @@ def lower_cells(
     known: int,  # IN  of the rows, see `Known`
     best: Any,  # IN/OUT (N,) squared distance to the label's centre
     labels: Any,  # IN/OUT (N,) −1: none yet
-    block: Scratch,
+    block: Scratch,  # scratch
 ) -> None:
     """Each row to the closest centre of one cell if it is closer than its own, exactly. O(N · D · members)."""
     t, B, given = take_number(queue), block.best.shape[0], visit.given

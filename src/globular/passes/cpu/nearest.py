@@ -52,7 +52,7 @@ def nearest_centers(
     nominees: Any,  # IN  in one cell
     squares: Any,  # OUT (N, n) the n lowest squared distances, ascending
     found: Any,  # OUT (N, n) whose they are, of those equally far the first
-    block: Scratch,
+    block: Scratch,  # scratch
 ) -> None:
     """Each row against all centres. O(N · C · D), and O(N · n) for every centre that comes closer than those before."""
     stop, last = nominees.starts[1], found.shape[1] - 1

@@ -31,7 +31,7 @@ def find_two_closest(
     d2: Any,  # OUT (n,) squared distance to it
     losses: Any,  # OUT (tasks, C) Σ w (second − closest squared distance)
     objectives: Any,  # OUT (tasks,) Σ w d²
-    block: Scratch,
+    block: Scratch,  # scratch
 ) -> None:
     """The closest and the second closest centre of every row. O(n · C · D)."""
     t, stop = take_number(queue), nominees.starts[1]

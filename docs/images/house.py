@@ -44,7 +44,8 @@ ROOMS = {
     "data": (5.6, 2, 3.1, "reads blocks"),
     "jit": (0.3, 2, 5.0, "compiled kernels"),
     "threads": (0.3, 1, 5.0, "Python's and BLAS's"),
-    "machine": (0.3, 0, 8.4, "cores, memory"),
+    "machine": (0.3, 0, 4.1, "cores, memory"),
+    "lazy": (4.7, 0, 4.0, "attributes made once"),
     "errors": (0.3, -1, 8.4, "what goes wrong"),
 }
 """Left edge, floor, width and a word on what is inside."""

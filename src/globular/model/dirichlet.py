@@ -176,7 +176,7 @@ def sticks_of_groups(alpha: StickPrior, counts: F64, bounds: I64, before: I64, b
     firsts, group = bounds[:-1], np.repeat(np.arange(len(before)), np.diff(bounds))
     number = np.arange(1.0, len(counts) + 1.0) - firsts[group] + alpha.n_before + before[group]  # of each stick
     so_far = np.cumsum(counts)
-    beyond = so_far[bounds[1:] - 1][group] - so_far + behind[group]
+    beyond = np.maximum(so_far[bounds[1:] - 1][group] - so_far + behind[group], 0.0)  # rounding may go below
     a, b = alpha.first - alpha.discount, alpha.second + alpha.discount * number
     lengths, rests, divergences = _terms(a + counts, b + beyond, a, b)
     before_each = np.cumsum(rests) - rests

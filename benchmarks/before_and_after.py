@@ -19,15 +19,17 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from harness.machine import peak_memory_mib
+from harness.machine import peak_memory_mib, process_environment
 
 THREADS = 2
+WORK = (sys.executable, __file__, "--work")
 README_PROBLEMS = (
     "mnist-1000", "kddbio-2000", "glove50-2000", "glove50-10000", "covtype-5000", "sift-4096", "birch-4096",
     "sift-20000", "birch-102400",
@@ -69,17 +71,17 @@ def work() -> None:
 
 
 class Side:
-    """A resident process with the globular of one checkout."""
+    """A resident process with the globular of one checkout, which answers each line of JSON with another."""
 
-    def __init__(self, src: Path) -> None:
+    def __init__(self, src: Path, command: Sequence[str] = WORK, n_threads: int = THREADS) -> None:
         self.src = src
-        variables = os.environ | {"PYTHONPATH": str(src), "OMP_NUM_THREADS": str(THREADS)}
-        command = [sys.executable, __file__, "--work"]
+        variables = process_environment(n_threads, tune_openblas=False)
+        variables["PYTHONPATH"] = os.pathsep.join([str(src), variables["PYTHONPATH"]])
         self._process = subprocess.Popen(
             command, env=variables, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
 
-    def run(self, job: dict[str, Any]) -> dict[str, float]:
+    def run(self, job: Any) -> Any:
         """Do one job and wait for its answer."""
         assert self._process.stdin is not None and self._process.stdout is not None
         self._process.stdin.write(json.dumps(job) + "\n")
@@ -88,6 +90,11 @@ class Side:
         if not line:
             raise SystemExit(f"{self.src}: the process ended with status {self._process.wait()}")
         return json.loads(line)
+
+    def end(self) -> None:
+        """End the process, whatever it is at."""
+        self._process.kill()
+        self._process.communicate()
 
     def __enter__(self) -> Side:
         return self

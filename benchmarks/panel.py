@@ -15,7 +15,6 @@ import argparse
 import json
 import math
 import os
-import subprocess
 import sys
 import threading
 import time
@@ -80,60 +79,33 @@ def work(group: str, name: str, n_threads: int) -> None:
     problem = next(each for each in problems(group) if each.name == name)
     X, weights = problem.make(), None if problem.weights is None else problem.weights()
     fit(problem, X, weights, 0, n_threads, None)  # compiles what has to be, and draws the rows into memory
-    print("ready", file=answers, flush=True)
     for line in sys.stdin:
-        print(json.dumps(fit(problem, X, weights, int(line), n_threads, None)), file=answers, flush=True)
-
-
-class Side:
-    """A process with one problem and one state of the library, on given cores."""
-
-    def __init__(self, src: str, group: str, name: str, cores: list[int]) -> None:
-        command = ["taskset", "-c", ",".join(map(str, cores)), sys.executable, __file__, "--work", group, name]
-        threads = str(len(cores))
-        variables = os.environ | {"PYTHONPATH": src + os.pathsep + os.environ.get("PYTHONPATH", "")}
-        for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
-            variables[variable] = threads
-        self._process = subprocess.Popen(
-            [*command, threads], env=variables, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
-
-    def answer(self, seed: int | None = None) -> Any:
-        """What it says to a seed; without one, wait until it is ready."""
-        process = self._process
-        assert process.stdin is not None and process.stdout is not None
-        if seed is not None:
-            process.stdin.write(f"{seed}\n")
-            process.stdin.flush()
-        line = process.stdout.readline()
-        if not line:
-            raise RuntimeError(f"ended with status {process.wait()}")
-        return None if seed is None else json.loads(line)
-
-    def end(self) -> None:
-        """End the process."""
-        self._process.kill()
-        self._process.communicate()
+        seed = json.loads(line)  # none: it is enough to be ready
+        answer = None if seed is None else fit(problem, X, weights, seed, n_threads, None)
+        print(json.dumps(answer), file=answers, flush=True)
 
 
 def measure(
     sources: list[str], seeds: int, deadline: float, seats: Queue[list[int]], job: tuple[str, str]
 ) -> list[Any]:
     """Pairs of answers of a problem, as long as there is time."""
+    from before_and_after import Side
+
     cores, found = seats.get(), []
+    command = ["taskset", "-c", ",".join(map(str, cores)), sys.executable, __file__, "--work", *job, str(len(cores))]
     try:
-        sides = [Side(src, *job, cores) for src in sources] if time.time() < deadline else []
+        sides = [Side(Path(src), command, len(cores)) for src in sources] if time.time() < deadline else []
         watch = threading.Timer(max(0.0, deadline - time.time()), lambda: [side.end() for side in sides])
         watch.start()
         try:
             for side in sides:
-                side.answer()
+                side.run(None)
             for seed in range(seeds if sides else 0):
                 pair = [None, None]
                 for place in (0, 1) if seed % 2 == 0 else (1, 0):
-                    pair[place] = sides[place].answer(seed)
+                    pair[place] = sides[place].run(seed)
                 found.append(pair)
-        except (RuntimeError, OSError) as error:
+        except (SystemExit, OSError) as error:
             print(f"{job[1]}: {error}", file=sys.stderr)
         finally:
             watch.cancel()

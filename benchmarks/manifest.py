@@ -55,6 +55,7 @@ FITS: dict[str, list[tuple[dict[str, Any], int]]] = {
 }  # fmt: skip
 DTYPES = ("float32", "float64")
 COLUMNS = (2, 16)
+WORDS = (300, 2000)
 SPARSE = ("KMeans", "NestedMiniBatchKMeans")
 """Estimators that are also fitted to CSR rows."""
 ANSWERS = ("predict", "transform", "score_samples", "predict_proba", "score")
@@ -88,11 +89,12 @@ def rows(n: int, n_columns: int, dtype: str, estimator: str) -> Any:
     return X.astype(dtype)
 
 
-def sparse_rows(n: int, dtype: str) -> Any:
-    """CSR rows with a few words of many."""
+def sparse_rows(n: int, n_columns: int, dtype: str) -> Any:
+    """CSR rows with six words of many."""
     from scipy.sparse import random_array
 
-    return random_array((n, 300), density=0.02, format="csr", dtype=np.dtype(dtype), rng=np.random.default_rng(0))
+    options: Any = {"density": 6 / n_columns, "format": "csr", "dtype": np.dtype(dtype)}
+    return random_array((n, n_columns), rng=np.random.default_rng(0), **options)
 
 
 def fit_all(estimator: str, dtype: str) -> None:
@@ -100,7 +102,8 @@ def fit_all(estimator: str, dtype: str) -> None:
     warnings.simplefilter("ignore")  # a fit of a few iterations need not converge
     for options, n in FITS[estimator]:
         inputs = [rows(n, D, dtype, estimator) for D in COLUMNS]
-        inputs += [sparse_rows(5_000, dtype)] if estimator in SPARSE and "metric" not in options else []
+        if estimator in SPARSE and "metric" not in options:
+            inputs += [sparse_rows(5_000, D, dtype) for D in WORDS]
         for X in inputs:
             model = getattr(globular, estimator)(random_state=0, **options).fit(X)
             for answer in ANSWERS:

@@ -33,10 +33,10 @@ class Step(Generic[Model]):
     stage: str = ITERATIONS
     next_rows: int | None = None
     """Rows that the next step looks at, where those are not all: it takes the less time."""
-    lift: Callable[[Model], Model] | None = None
+    lift: Callable[[Model], Any] | None = None
     """What makes the model of `model`, where that takes its time and is rarely asked for."""
 
-    def lifted(self) -> Model:
+    def lifted(self) -> Any:
         """The model in the whole space."""
         return self.model if self.lift is None else self.lift(self.model)
 

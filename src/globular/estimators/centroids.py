@@ -106,11 +106,15 @@ class CentroidEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clust
     def _begin_with(self, data: Input, clock: Clock, watched: bool) -> Iterator[Record]:
         self._check_rows(data)
         # centres, sums, their copies for the products; labels, orders and distances of the rows
-        n_bytes = 8 * (6 * self.n_clusters * data.n_columns + 4 * data.n_rows)
+        n_bytes = 8 * (self._center_copies(data) * self.n_clusters * data.n_columns + 4 * data.n_rows)
         check_allocation(
             n_bytes, "the fit, beside X", "take fewer clusters or fewer columns", at_most=self._most_bytes(data)
         )
         return self._run(data, clock, watched)
+
+    def _center_copies(self, data: Input) -> int:
+        """Arrays of the size of all centres in float64 that a fit is sure to need."""
+        return 6
 
     def _most_bytes(self, data: Input) -> int:
         """The most memory that a fit takes beside X."""
@@ -134,7 +138,7 @@ class CentroidEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clust
         fit = Fit(
             self, data.n_rows, max_iter=None if self._counts_starts else self.max_iter, max_time=self.max_time,
             clock=clock, watched=watched, foretell=partial(self._labelling_seconds, data),
-            first_step=WIDE_SEARCH if self._hurries and self._last_probes() else 1.0,
+            first_step=WIDE_SEARCH if self._hurries and self._last_probes(data) else 1.0,
         )  # fmt: skip
 
         def finish(reason: str) -> float:
@@ -181,12 +185,12 @@ class CentroidEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clust
         self.n_distances_ = int(sum(record.n_distances for record in history))
 
     @abstractmethod
-    def _last_probes(self) -> int | None:
+    def _last_probes(self, data: Input) -> int | None:
         """Cells that a row searches for its label after the last step, 0 for all centres; None without labels."""
 
     def _labelling_seconds(self, data: Input) -> float:
         """About how long it takes to label all rows, from some of them: what does not grow with the rows cancels."""
-        n_probes, centers = self._last_probes(), self._centers()
+        n_probes, centers = self._last_probes(data), self._centers()
         if n_probes is None:
             return 0.0
         shard, started = data.shard, time.perf_counter()

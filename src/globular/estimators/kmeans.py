@@ -21,6 +21,7 @@ from globular.model.history import ITERATIONS, History
 from globular.model.statistics import F64
 from globular.seam.passes import Assign
 from globular.seam.shard import Shard
+from globular.seam.sparse_passes import AssignSparse
 
 logger = logging.getLogger("globular")
 
@@ -126,20 +127,23 @@ class KMeans(CentroidEstimator):
         "quality": [one_of(*QUALITIES)],
     }
 
-    def _options(self, tol: float = 0.0) -> PipelineOptions:
-        """The parameters as the pipeline takes them."""
+    def _options(self, tol: float = 0.0, data: Input | None = None) -> PipelineOptions:
+        """The parameters as the pipeline takes them for these data."""
         named, anew = isinstance(self.init, str), not continues(self, "cluster_centers_")
         elsewhere = {"yinyang": "lloyd", "elkan": "exact" if named else "lloyd", "full": "lloyd"}
         algorithm = elsewhere.get(self.algorithm, self.algorithm)
         return PipelineOptions(
             self.n_clusters, algorithm, self.quality, self.max_iter, tol,
             unit_centers=self.metric == "cosine", may_narrow=named and anew, has_start=not named and anew,
-            exact_labels=self.exact_labels,
+            exact_labels=self.exact_labels, sparse=data is not None and not data.shard.why_not(AssignSparse),
+            seeds_sparsely=named and anew and self.init in ("auto", "k-means++"),
         )  # fmt: skip
 
     def _steps(self, data: Input, random_state: np.random.RandomState) -> Iterator[Step[F64]]:
-        options = self._options(self.tol * mean_variance(data))
+        options = self._options(self.tol * mean_variance(data), data)
         self.algorithm_ = options.chosen
+        if options.inverts and options.seeds_sparsely:
+            self.init_, self.subspace_dimension_ = "k-means++", data.n_columns
         if self.algorithm == "elkan" and self.n_clusters == 1:
             warn_user("algorithm='elkan' doesn't make sense for a single cluster; leave it out", RuntimeWarning)
         if self.algorithm == "auto":
@@ -154,6 +158,9 @@ class KMeans(CentroidEstimator):
 
         return kmeans(data.shard, seed, options, random_state)
 
+    def _center_copies(self, data: Input) -> int:
+        return 3 if self._options(data=data).inverts else super()._center_copies(data)
+
     @property
     def _card_bytes_per_row(self) -> int:
         return super()._card_bytes_per_row + CARD_BYTES_PER_PROBE * self._options().stepping.n_probes
@@ -161,11 +168,11 @@ class KMeans(CentroidEstimator):
     def _take_over(self, step: Step[F64], data: Input) -> None:
         self.cluster_centers_ = np.asarray(step.lifted().astype(data.dtype))
 
-    def _last_probes(self) -> int:
-        return self._options().last_probes
+    def _last_probes(self, data: Input) -> int:
+        return self._options(data=data).last_probes
 
     def _finish(self, data: Input, seconds_left: float) -> int:
-        n_probes, last = self._last_probes(), self.history_[-1]
+        n_probes, last = self._last_probes(data), self.history_[-1]
         if self.stopped_ == "no label changed" and data.dtype == np.float64:  # else centres have moved, or were rounded
             self.labels_, self.label_recall_ = data.labels(self._centers(), exact=n_probes == 0).copy(), 1.0
             return 0

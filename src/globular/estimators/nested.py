@@ -353,11 +353,11 @@ class NestedMiniBatchKMeans(CentroidEstimator):
             taken |= {"half_counts_": halves.counts * data.unit, "half_sums_": halves.whole_sums() * data.unit}
         self.__dict__.update(taken, cluster_centers_=votes.centers_as(data.dtype))  # all or, after Ctrl-C, none
 
-    def _last_probes(self) -> int | None:
+    def _last_probes(self, data: Input) -> int | None:
         return label_probes(self.n_clusters, exact=self.search_ != "cells") if self.compute_labels else None
 
     def _finish(self, data: Input, seconds_left: float = np.inf) -> int:
-        n_probes = self._last_probes()
+        n_probes = self._last_probes(data)
         if n_probes is None:
             return 0
         return self._label(data, n_probes, seconds_left, labelled=self.batch_size_ == data.n_rows)

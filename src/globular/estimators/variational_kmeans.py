@@ -164,7 +164,7 @@ class VariationalKMeans(CentroidEstimator):
         if hasattr(self, "neighbors_"):  # a fit that was saved before its first iteration has none
             check_indices(self.neighbors_, "neighbors_", (self.n_clusters, None), self.n_clusters)
 
-    def _last_probes(self) -> int:
+    def _last_probes(self, data: Input) -> int:
         return label_probes(self.n_clusters, exact=self.exact_labels)
 
     def _finish(self, data: Input, seconds_left: float) -> int:
@@ -173,4 +173,4 @@ class VariationalKMeans(CentroidEstimator):
             assert graph is not None
             self.neighbors_ = np.asarray(graph)
         # a row that was labelled far from its cluster has no neighbourhood to find it by: cells are another way
-        return self._label(data, self._last_probes(), seconds_left)
+        return self._label(data, self._last_probes(data), seconds_left)

@@ -25,6 +25,8 @@ class Need(Flag):
     STAY = auto()
     """Not read anew for every pass."""
     SPARSE = auto()
+    FEW_ENTRIES = auto()
+    """In so few of the columns that an inverted file of the centres leaves most products out."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -28,6 +29,7 @@ from globular.algorithms.kmeans.coreset import FAR_OFF, draw_part, draw_parts, s
 from globular.algorithms.kmeans.few_rows import search_few_rows
 from globular.algorithms.kmeans.lloyd import KMeansOptions, lloyd
 from globular.algorithms.kmeans.probing import ProbingOptions, accelerated_kmeans, probing_kmeans
+from globular.algorithms.kmeans.sparse import seed_sparsely, sparse_kmeans
 from globular.algorithms.kmeans.subspace import enter_subspace, leave_subspace, may_enter_subspace
 from globular.algorithms.kmeans.swaps import swap_and_step
 from globular.algorithms.kmeans.trials import (
@@ -41,6 +43,7 @@ from globular.algorithms.seeding.common import are_few, one_center
 from globular.algorithms.seeding.named import Starting
 from globular.algorithms.steps import Step, numbered_from, result_of
 from globular.model.history import PART
+from globular.model.sparse_centers import SPARSE_FROM, SparseCenters
 from globular.model.statistics import F64
 from globular.seam.shard import Shard
 
@@ -86,6 +89,8 @@ FADING = (300, 1500)
 it would cost several times the fit."""
 LARGEST_SHARE = {"exact": 0.25, "probing": 0.6}
 """Of the columns, the most directions that still pay; few clusters suffer more from what a subspace leaves out."""
+SPARSE_GAIN = 0.1
+"""Of what an iteration has to gain, the share that is enough where an inverted file makes it cheap."""
 LEFT_TO_NEXT = (1.0, 4.0)
 """How many times the rows of a part the next one has where all trials are left to that one, and where none are. The
 next has at least twice the rows, where a third are made: so little changes where there is no next part any more."""
@@ -106,9 +111,13 @@ class PipelineOptions:
     unit_centers: bool = False
     may_narrow: bool = True
     """Whether "exact" and "probing" may begin in a subspace and with a part of the rows, from which the seeds come."""
+    sparse: bool = False
+    """Whether the rows have few entries, so that an inverted file finds the closest of many centres."""
     has_start: bool = False
     """Whether the user gives the centres to start from: Lloyd's algorithm then gives what everybody expects."""
     exact_labels: bool = False
+    seeds_sparsely: bool = True
+    """Whether `seed` leaves it to the pipeline how seeds are drawn, where it inverts."""
 
     @property
     def chosen(self) -> str:
@@ -116,8 +125,13 @@ class PipelineOptions:
         if self.algorithm != "auto":
             return self.algorithm
         if self.n_clusters >= PROBING_FROM:
-            return "probing"
+            return "exact" if self.sparse else "probing"
         return "lloyd" if self.has_start else "exact"
+
+    @property
+    def inverts(self) -> bool:
+        """Whether rows find their closest centre by an inverted file."""
+        return self.sparse and self.n_clusters >= SPARSE_FROM and self.chosen != "probing"
 
     @property
     def stepping(self) -> ProbingOptions:
@@ -144,6 +158,9 @@ def kmeans(
     shard: Shard, seed: Seeding, options: PipelineOptions, random_state: np.random.RandomState
 ) -> Iterator[Step[F64]]:
     """Cluster the rows of a shard. Every step has all of its centres; those in the whole space are `lifted`."""
+    if options.inverts:
+        yield from _sparse_stages(shard, seed, options, random_state)
+        return
     if options.chosen == "lloyd":
         start = yield from seed(shard)
         yield from lloyd(shard, start.centers, KMeansOptions(options.max_iter, options.tol, options.unit_centers))
@@ -169,6 +186,20 @@ def kmeans(
     logger.info("begins in %d of %d dimensions", inside.subspace.dimension, shard.n_columns)
     steps = stages(inside.shard, seed, options, replace(stepping, unexplained=inside.unexplained), rng)
     yield from leave_subspace(shard, inside, steps, stepping, rng)
+
+
+def _sparse_stages(
+    shard: Shard, seed: Seeding, options: PipelineOptions, random_state: np.random.RandomState
+) -> Iterator[Step[Any]]:
+    """Stages 3, 5 and 7 for sparse rows and many clusters; seeds that nobody has chosen are greedy ones."""
+    rng = np.random.default_rng(random_state.randint(2**31, size=4).astype(np.uint32))
+    if options.seeds_sparsely:
+        centers = yield from seed_sparsely(shard, options.n_clusters, rng)
+    else:
+        start = yield from seed(shard)
+        centers = SparseCenters.of(start.centers)
+    least = 0.0 if options.chosen == "lloyd" else SPARSE_GAIN * options.stepping.min_gain
+    yield from sparse_kmeans(shard, centers, replace(options.stepping, min_gain=least))
 
 
 def _for_cheap_passes(options: ProbingOptions) -> ProbingOptions:

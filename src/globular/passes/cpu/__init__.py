@@ -11,6 +11,7 @@ from globular.passes.cpu import (  # they register
     nearest,
     project,
     seeds,
+    sparse_seeds,
     sums,
     swaps,
 )  # fmt: skip
@@ -18,5 +19,5 @@ from globular.passes.cpu.shard import CpuShard
 
 __all__ = [
     "CpuShard", "answer", "assign", "by_column", "columns", "expect", "few_rows", "graph", "nearest", "project",
-    "seeds", "sums", "swaps",
+    "seeds", "sparse_seeds", "sums", "swaps",
 ]  # fmt: skip

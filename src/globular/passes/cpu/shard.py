@@ -26,6 +26,10 @@ OFFSET_ROWS = 256
 """Rows that say whether the mean dwarfs the spread."""
 Kept = TypeVar("Kept")
 
+ENTRIES_APART = 256
+"""Columns for each entry of a row from which rows have few: larger = an inverted file of the centres for fewer sets. Of
+rows without any structure it takes less time than products with all centres from about a thousand on."""
+MANY = "the rows have many entries"
 SPARSE = "X is sparse and this model needs dense rows"
 DENSE = "the rows are dense"
 ON_HOST = "the rows lie in the memory of the host"
@@ -106,10 +110,10 @@ class CpuShard(HostShard):
 
     @property
     def lacks(self) -> Mapping[Need, str]:
-        return {
-            Need.CARD: ON_HOST,
-            **({Need.DENSE: SPARSE} if isinstance(self.rows, CSRRows) else {Need.SPARSE: DENSE}),
-        }
+        if not isinstance(self.rows, CSRRows):
+            return {Need.CARD: ON_HOST, Need.SPARSE: DENSE, Need.FEW_ENTRIES: DENSE}
+        many = {Need.FEW_ENTRIES: MANY} if ENTRIES_APART * len(self.rows.data) > self.n_rows * self.n_columns else {}
+        return {Need.CARD: ON_HOST, Need.DENSE: SPARSE, **many}
 
     def recall(self, kind: type[Kept]) -> Kept | None:
         """What a pass has kept for the next one."""

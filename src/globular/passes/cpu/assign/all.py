@@ -19,7 +19,9 @@ from numpy.typing import NDArray
 
 from globular.jit import Queue, Scratch, inline, kernel, new_queue, share_kernel, take_number
 from globular.jit.tiles import ROWS
+from globular.model.sparse_centers import SPARSE_FROM, SparseCenters
 from globular.model.statistics import HardStatistics
+from globular.passes.cpu.assign.sparse import label_sparse_rows
 from globular.passes.cpu.engine.decide import ROUND_DOWN, label_block
 from globular.passes.cpu.engine.rows import add_row, squared_distance
 from globular.passes.cpu.rows import KernelRows, on_rows
@@ -29,6 +31,7 @@ from globular.passes.cpu.sums import add_moved, sums_about_offset, wanted_sums
 from globular.passes.host import CACHED_NUMBERS, runs_of
 from globular.seam.among import All
 from globular.seam.passes import Assign
+from globular.seam.sparse_passes import AssignSparse
 from globular.threads import worth_waking
 
 ROWS_PER_LABELLED_SPAN = 1024
@@ -233,6 +236,9 @@ def assign_spans(
 def assign_all(shard: CpuShard, work: Assign) -> HardStatistics:
     """Every row against all centres that may be closer than its own."""
     want_sums = work.want == "sums"
+    if not want_sums and len(work.centers) >= SPARSE_FROM and not shard.why_not(AssignSparse):
+        objective, n_changed, n_distances = label_sparse_rows(shard, SparseCenters.of(work.centers))
+        return HardStatistics(*wanted_sums(shard, work), objective, n_changed, n_distances)
     settled = shard.recall(Settled) or Settled(shard)
     shard.forget(Settled)  # until the pass is complete
     settled.aim_at(work.centers)

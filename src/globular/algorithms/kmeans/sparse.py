@@ -1,0 +1,85 @@
+"""K-means of sparse rows with sparse centres: every iteration exact, at the cost of the few entries that matter.
+
+Rows share columns with few others, so both k-means++ seeds (`SeedSparse`) and labels among thousands of centres
+(`AssignSparse`) come from inverted files. A greedily drawn seed costs less than it takes to look at a thousandth of the
+rows, and nothing is as long as (C, D) before the end.
+
+[Aoyama and Saito 2020]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+from itertools import count
+
+import numpy as np
+
+from globular.algorithms.kmeans.probing import ProbingOptions
+from globular.algorithms.seeding.common import greedy_trials
+from globular.algorithms.steps import Step
+from globular.model.history import SEEDS
+from globular.model.sparse_centers import SparseCenters, SparseStatistics
+from globular.seam.passes import LabelBySeeds
+from globular.seam.shard import Shard
+from globular.seam.sparse_passes import AssignSparse, SeedSparse
+
+SEEDS_AT_ONCE = 64
+"""Seeds that are drawn before a fit can be ended, or tell how far it is."""
+
+
+def seed_sparsely(
+    shard: Shard, n_clusters: int, rng: np.random.Generator
+) -> Generator[Step[SparseCenters], None, SparseCenters]:
+    """Greedy k-means++ seeds, repeated where fewer rows are distinct; the rows get the closest one for a label."""
+    seeds = SparseCenters.of(np.empty((0, shard.n_columns)))
+    while seeds.shape[0] < n_clusters:
+        n_more = min(SEEDS_AT_ONCE, n_clusters - seeds.shape[0])
+        found = shard.run(SeedSparse(rng.random((n_more, greedy_trials(n_clusters))), seeds.shape[0]))
+        if len(found.indices):
+            seeds = seeds.followed_by(SparseCenters.of(shard.take(found.indices)))
+            yield Step(0, found.potential, 0, None, seeds, stage=SEEDS, lift=SparseCenters.dense)
+        if len(found.indices) < n_more:
+            break
+    shard.run(LabelBySeeds())
+    return seeds.picked(np.arange(n_clusters) % seeds.shape[0])
+
+
+def sparse_kmeans(shard: Shard, centers: SparseCenters, options: ProbingOptions) -> Iterator[Step[SparseCenters]]:
+    """Lloyd's algorithm; it ends when no label changes, or by `min_gain`, `tol` and `max_iter` of the options."""
+    before = np.inf
+    for iteration in count(1):
+        statistics = shard.run(AssignSparse(centers))
+        objective = statistics.objective
+        means, n_relocated = _means(shard, statistics, centers, unit=options.unit_centers)
+        gain, before = before - objective, objective
+        n_changed = statistics.n_changed if iteration > 1 else shard.n_rows
+        stopped = ""
+        if n_changed + n_relocated == 0 or objective == 0.0:
+            stopped = "no label changed"
+        elif gain < options.min_gain * options.at_stake(objective) and n_relocated == 0:
+            stopped = "an iteration gained less than quality asks for"
+        elif options.tol > 0 and means.squared_shift(centers) <= options.tol:
+            stopped = "centres moved less than tol"
+        elif iteration >= options.max_iter:
+            stopped = "max_iter"
+        yield Step(
+            iteration, objective, statistics.n_distances, n_changed, means, stopped, lift=SparseCenters.dense
+        )  # fmt: skip
+        if stopped:
+            return
+        centers = means
+
+
+def _means(shard: Shard, statistics: SparseStatistics, old: SparseCenters, *, unit: bool) -> tuple[SparseCenters, int]:
+    """Means of the clusters, and how many had run empty and have moved to far rows."""
+    sums, counts = statistics.sums, statistics.counts
+    divisors = np.sqrt(sums.norms) if unit else counts
+    means = sums.times(np.divide(1.0, divisors, out=np.zeros_like(divisors), where=divisors > 0))
+    lost = np.flatnonzero((divisors <= 0) & (counts > 0))  # opposite rows cancel: the cluster keeps its direction
+    if len(lost):
+        means = means.replaced(lost, old.picked(lost))
+    far = statistics.far
+    if len(far):
+        rows = SparseCenters.of(shard.take(far))
+        means = means.replaced(np.flatnonzero(counts <= 0)[: len(far)], rows)
+    return means, len(far)

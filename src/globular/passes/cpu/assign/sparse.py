@@ -1,0 +1,152 @@
+"""The hard pass of sparse rows among sparse centres: closest by an inverted file, sums over the entries that there are.
+
+Rows come in the order of their labels: their centre is written out once for all of them, and they share most columns,
+so that what they read stays in the cache.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+
+from globular.jit import Queue, Scratch, Zeros, kernel, new_queue, share_kernel, take_number
+from globular.model.sparse_centers import SparseCenters, SparseStatistics
+from globular.passes.cpu.engine.group import group_by
+from globular.passes.cpu.engine.postings import (
+    Looks,
+    closest,
+    guess,
+    new_postings,
+    product,
+    square,
+    wipe_out,
+    write_out,
+)
+from globular.passes.cpu.engine.rows import row_length
+from globular.passes.cpu.rows import CSRRows
+from globular.passes.cpu.shard import CpuShard
+from globular.passes.host import SEARCHED_AT_ONCE
+from globular.seam.sparse_passes import AssignSparse
+
+
+@kernel
+def assign_sparse_rows(
+    queue: Queue,  # IN/OUT stretches of `order`
+    length: int,  # IN  rows of a stretch
+    order: Any,  # IN  (N,) rows by their labels
+    rows: Any,  # IN  (data, indices, indptr)
+    scales: Any,  # IN  (N,) or empty
+    weights: Any,  # IN  (N,) or empty
+    postings: Any,  # IN
+    center: Zeros,  # scratch (D,)
+    gains: Zeros,  # scratch (C,) in the rows' dtype
+    read: Scratch,  # scratch (C,) int32
+    labels: Any,  # IN/OUT (N,) −1 where there is none
+    d2: Any,  # OUT (N,)
+    objectives: Any,  # OUT (stretches,) Σ w d²
+    numbers: Any,  # OUT (stretches, 2) labels changed, products
+) -> None:
+    """Stretches of rows, until none is left. O(products)."""
+    looks = Looks(center, gains, read)
+    s = take_number(queue)
+    while s < objectives.shape[0]:
+        written, objective, n_changed, n_products = -1, 0.0, 0, 0
+        for at in range(s * length, min((s + 1) * length, order.shape[0])):
+            i = order[at]
+            scale = scales[i] if scales.shape[0] else 1.0
+            own, its_product = int(labels[i]), 0.0
+            if own < 0:
+                own = guess(rows, i, postings)
+                its_product = product(rows, i, scale, postings, own)
+            else:
+                if own != written:
+                    if written >= 0:
+                        wipe_out(postings, written, looks)
+                    write_out(postings, own, looks)
+                    written = own
+                for k in range(rows[2][i], rows[2][i + 1]):
+                    its_product += scale * rows[0][k] * looks.center[rows[1][k]]
+            size = scale * row_length(rows, i)
+            c, score, n = closest(rows, i, scale, own, its_product, size, postings, looks)
+            d2[i] = size * size + score
+            if d2[i] < CANCELLED_SHARE * (size * size + postings.norms[c]):
+                d2[i] = square(rows, i, scale, postings, c)
+            objective += d2[i] * (weights[i] if weights.shape[0] else 1.0)
+            n_changed += labels[i] != c
+            labels[i] = c
+            n_products += n + rows[2][i + 1] - rows[2][i]
+        if written >= 0:
+            wipe_out(postings, written, looks)
+        objectives[s], numbers[s, 0], numbers[s, 1] = objective, n_changed, n_products
+        s = take_number(queue)
+
+
+CANCELLED_SHARE = 2.0**-10
+"""Share of ‖x‖² + ‖m‖² below which a squared distance is taken from differences: digits would cancel."""
+
+
+def label_sparse_rows(shard: CpuShard, centers: SparseCenters) -> tuple[float, int, int]:
+    """Label all rows, and leave their squared distances: the objective, labels changed and distances looked at."""
+    assert isinstance(shard.rows, CSRRows)
+    (C, D), rows, labels = centers.shape, shard.rows, shard.labels
+    labels[labels >= C] = -1  # of another number of centres
+    _, order = group_by(labels + 1, C + 1, shard.n_threads)
+    postings = new_postings(centers, rows.dtype)
+    n_stretches = -(-shard.n_rows // SEARCHED_AT_ONCE)
+    objectives, numbers = np.empty(n_stretches), np.empty((n_stretches, 2), dtype=np.int64)
+    queue, d2 = new_queue(), shard.squared_distances
+
+    def assign() -> None:
+        assign_sparse_rows(
+            queue, SEARCHED_AT_ONCE, order, rows.kernel_rows(0, shard.n_rows), shard.scales, shard.weights, postings,
+            np.zeros(D), np.zeros(C, dtype=rows.dtype), np.empty(C, dtype=np.int32), labels, d2, objectives, numbers,
+        )  # fmt: skip
+
+    share_kernel(assign, queue, min(shard.n_threads, n_stretches), calls_blas=False)
+    n_changed, n_products = numbers.sum(axis=0).tolist()
+    return float(objectives.sum()), n_changed, -(-n_products * shard.n_rows // max(1, len(rows.data)))
+
+
+def sparse_sums(shard: CpuShard, C: int) -> SparseCenters:
+    """Σ w x per label."""
+    rows, n = shard.rows, shard.n_rows
+    assert isinstance(rows, CSRRows)
+    factors: NDArray[Any] = np.ones(n)
+    for each in (shard.weights, shard.scales):
+        if len(each):
+            factors = factors * each
+    members = sparse.csr_array((factors, shard.labels, np.arange(n + 1)), shape=(n, C)).T.tocsr()
+    sums = members @ rows.block(0, n)
+    sums.sort_indices()
+    return SparseCenters(
+        sums.indptr.astype(np.int64), sums.indices.astype(np.int32), sums.data.astype(np.float64), shard.n_columns
+    )
+
+
+def _far_rows(shard: CpuShard, n: int) -> NDArray[np.intp]:
+    """Up to n different rows, the farthest from their centres first."""
+    rows, d2 = shard.rows, shard.squared_distances
+    assert isinstance(rows, CSRRows)
+    if len(shard.weights):
+        d2 = np.where(shard.weights > 0, d2, 0.0)
+    m = min(4 * n + 16, shard.n_rows)  # rows may be alike: the next iteration finds what these miss
+    some = np.argpartition(-d2, m - 1)[:m]
+    found: dict[bytes, int] = {}
+    for i in some[np.lexsort((some, -d2[some]))].tolist():
+        if d2[i] > 0.0:
+            entries = slice(rows.indptr[i], rows.indptr[i + 1])
+            found.setdefault(rows.indices[entries].tobytes() + rows.data[entries].tobytes(), i)
+    return np.array(list(found.values())[:n], dtype=np.intp)
+
+
+@CpuShard.implements(AssignSparse)
+def assign_sparse(shard: CpuShard, work: AssignSparse) -> SparseStatistics:
+    objective, n_changed, n_distances = label_sparse_rows(shard, work.centers)
+    C = work.centers.shape[0]
+    counts = np.bincount(shard.labels, shard.weights if len(shard.weights) else None, minlength=C).astype(np.float64)
+    n_empty = int(np.count_nonzero(counts <= 0))
+    far = _far_rows(shard, n_empty) if n_empty else np.empty(0, dtype=np.intp)
+    return SparseStatistics(sparse_sums(shard, C), counts, objective, n_changed, n_distances, far)

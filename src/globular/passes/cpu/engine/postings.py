@@ -1,0 +1,222 @@
+"""The closest of many sparse centres to a sparse row, exactly, by an inverted file of the centres.
+
+For every column the file has the centres that have an entry there, the largest first: their postings. A row adds up its
+products with the centres that share a column with it, and most centres are never looked at. Of those that are, most
+entries are too small to matter: for centre c to be closer than the row's own centre a, by d² = ‖x‖² + ‖m‖² − 2 x·m,
+
+    x·m_c ≥ need,   need = (min ‖m‖² − ‖m_a‖² + 2 x·m_a) / 2
+
+must hold. So each column j gets a threshold θ_j with Σ |x_j| θ_j = need, and postings are read until |m_cj| ≤ θ_j. A
+centre that nobody has read of has x·m ≤ need. For the others x·m_c is at most need + Σ (x_j m_cj − |x_j| θ_j), summed
+over what was read of it; where that is enough to be closer, the product is taken exactly. The fewest postings are read
+if θ_j grows with the square root of their number, where values fall off like 1 / rank.
+
+[Aoyama and Saito 2020; Broder et al. 2014; Knittel et al. 2021]
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from globular.jit import inline, kernel
+from globular.model.sparse_centers import SparseCenters
+from globular.passes.cpu.engine.group import group_by
+
+CANCELLED = 2.0**-40
+"""Share of ‖x‖² + ‖m‖² below which squared distances are compared by differences."""
+CHECK = 4.0
+"""Postings that could be read in the time of a product's entry; larger = all are read sooner."""
+ROUNDING = 8.0
+"""Bound of the error of a product, in roundings for each entry of the row and the lengths of both."""
+
+
+class Postings(NamedTuple):
+    """Centres by centre and by column."""
+
+    starts: Any  # (C + 1,) where the entries of each centre begin
+    columns: Any  # (n,) ascending for each centre
+    values: Any  # (n,) float64
+    norms: Any  # (C,) ‖m‖²
+    by_norm: Any  # (C,) centres, the shortest first
+    longest: Any  # (1,) the largest ‖m‖
+    begins: Any  # (D + 1,) where the postings of each column begin
+    holders: Any  # (n,) int32 the centres that have it
+    shares: Any  # (n,) their values in the rows' dtype, the largest first
+    widths: Any  # (D,) square root of the number of postings
+
+
+class Looks(NamedTuple):
+    """Scratch memory of a thread."""
+
+    center: Any  # (D,) the centre of the rows at hand, written out; zeros elsewhere
+    gains: Any  # (C,) zeros, in the rows' dtype
+    read: Any  # (C,) int32, centres that were read of
+
+
+def new_postings(centers: SparseCenters, dtype: np.dtype) -> Postings:
+    """The inverted file of some centres for rows of this dtype."""
+    norms, order = centers.norms, np.argsort(-np.abs(centers.values))
+    begins, by_column = group_by(centers.columns[order], centers.n_columns)
+    order = order[by_column]
+    return Postings(
+        centers.starts, centers.columns, centers.values, norms, np.argsort(norms, kind="stable"),
+        np.sqrt(norms.max(initial=0.0, keepdims=True)), begins, centers.owners[order].astype(np.int32),
+        centers.values[order].astype(dtype), np.sqrt(np.diff(begins)),
+    )  # fmt: skip
+
+
+@inline
+def write_out(postings: Any, c: int, looks: Any) -> None:
+    """Write a centre into an array of zeros."""
+    for q in range(postings.starts[c], postings.starts[c + 1]):
+        looks.center[postings.columns[q]] = postings.values[q]
+
+
+@inline
+def wipe_out(postings: Any, c: int, looks: Any) -> None:
+    """Make it zeros again."""
+    for q in range(postings.starts[c], postings.starts[c + 1]):
+        looks.center[postings.columns[q]] = 0.0
+
+
+@kernel
+def product(rows: Any, i: int, scale: float, postings: Any, c: int) -> float:
+    """scale · x_i · m_c. O(nnz log entries)."""
+    data, indices, indptr = rows
+    total, begin, end = 0.0, postings.starts[c], postings.starts[c + 1]
+    for k in range(indptr[i], indptr[i + 1]):
+        low, high = begin, end
+        while low < high:
+            middle = (low + high) // 2
+            if postings.columns[middle] < indices[k]:
+                low = middle + 1
+            else:
+                high = middle
+        begin = low
+        if low < end and postings.columns[low] == indices[k]:
+            total += scale * data[k] * postings.values[low]
+    return total
+
+
+@kernel
+def square(rows: Any, i: int, scale: float, postings: Any, c: int) -> float:
+    """‖scale · x_i − m_c‖² by differences. O(nnz + entries)."""
+    data, indices, indptr = rows
+    total, q, end = 0.0, postings.starts[c], postings.starts[c + 1]
+    for k in range(indptr[i], indptr[i + 1]):
+        while q < end and postings.columns[q] < indices[k]:
+            total += postings.values[q] * postings.values[q]
+            q += 1
+        difference = scale * data[k]
+        if q < end and postings.columns[q] == indices[k]:
+            difference -= postings.values[q]
+            q += 1
+        total += difference * difference
+    while q < end:
+        total += postings.values[q] * postings.values[q]
+        q += 1
+    return total
+
+
+@inline
+def guess(rows: Any, i: int, postings: Any) -> int:
+    """A centre that may be close: of all that head a column's postings, the one with the largest product."""
+    data, indices, indptr = rows
+    found, most = postings.by_norm[0], 0.0
+    for k in range(indptr[i], indptr[i + 1]):
+        begin = postings.begins[indices[k]]
+        if begin < postings.begins[indices[k] + 1] and data[k] * postings.shares[begin] > most:
+            found, most = np.int64(postings.holders[begin]), np.float64(data[k] * postings.shares[begin])
+    return found
+
+
+@inline
+def closer(rows: Any, i: int, scale: float, length: float, postings: Any, one: int, other: int, lead: float) -> bool:
+    """Whether `one` is closer than `other`, or as close and comes first; its score is lower by `lead`."""
+    if abs(lead) > CANCELLED * (length * length + postings.longest[0] * postings.longest[0]):
+        return lead > 0.0
+    a, b = square(rows, i, scale, postings, one), square(rows, i, scale, postings, other)
+    return a < b or (a == b and one < other)
+
+
+@inline
+def read_postings(rows: Any, i: int, scale: float, share: float, postings: Any, looks: Any) -> tuple[int, int]:
+    """Add up gains over thresholds of `share` times the widths: centres read of, and products. O(products)."""
+    data, indices, indptr = rows
+    gains, read, n_read, n_products = looks.gains, looks.read, 0, 0
+    for k in range(indptr[i], indptr[i + 1]):
+        x, j = gains.dtype.type(scale * data[k]), indices[k]
+        threshold = gains.dtype.type(share * postings.widths[j])
+        least = abs(x) * threshold
+        for q in range(postings.begins[j], postings.begins[j + 1]):
+            value = postings.shares[q]
+            if abs(value) <= threshold:
+                break
+            n_products += 1
+            gain = x * value - least
+            if gain > 0:
+                c = postings.holders[q]
+                read[n_read] = c
+                n_read += gains[c] == 0
+                gains[c] += gain
+    return n_read, n_products
+
+
+@inline
+def wipe_gains(n_read: int, looks: Any) -> None:
+    """Make the gains zeros again."""
+    for r in range(n_read):
+        looks.gains[looks.read[r]] = 0
+
+
+@kernel
+def closest(
+    rows: Any,  # IN  (data, indices, indptr)
+    i: int,  # IN  row
+    scale: float,  # IN  its scale
+    own: int,  # IN  a centre that is likely to be close
+    its_product: float,  # IN  scale · x_i · m_own
+    length: float,  # IN  scale · ‖x_i‖
+    postings: Any,  # IN
+    looks: Any,  # IN/OUT
+) -> tuple[int, float, int]:
+    """The closest centre, its ‖m‖² − 2 x·m, and how many products that took. O(postings read)."""
+    indices, indptr, norms, gains, read = rows[1], rows[2], postings.norms, looks.gains, looks.read
+    best, score, nnz = own, norms[own] - 2.0 * its_product, indptr[i + 1] - indptr[i]
+    error = ROUNDING * (nnz + 8.0) * np.finfo(gains.dtype).eps * length * postings.longest[0]
+    need = max(0.0, 0.5 * (norms[postings.by_norm[0]] - score) - error)
+    total, n_postings = 0.0, 0.0
+    for k in range(indptr[i], indptr[i + 1]):
+        width = postings.widths[indices[k]]
+        total += abs(scale * rows[0][k]) * width
+        n_postings += width * width
+    n_read, n_products = read_postings(rows, i, scale, need / total if total > 0.0 else 0.0, postings, looks)
+    n_open = 0
+    for r in range(n_read):
+        n_open += 2.0 * (need + gains[read[r]] + error) >= norms[read[r]] - score
+    if n_open * nnz * CHECK > n_postings and need > 0.0:  # the thresholds tell too little: read all
+        wipe_gains(n_read, looks)
+        need, n_more = 0.0, n_products
+        n_read, n_products = read_postings(rows, i, scale, 0.0, postings, looks)
+        n_products += n_more
+    for r in range(n_read):
+        c = int(read[r])
+        if 2.0 * (need + gains[c] + error) >= norms[c] - score and c != own:
+            other = norms[c] - 2.0 * product(rows, i, scale, postings, c)
+            n_products += nnz
+            if closer(rows, i, scale, length, postings, c, best, score - other):
+                best, score = c, other
+    if need == 0.0:  # centres that were not read of have products of zero or less
+        for r in range(norms.shape[0]):
+            c = postings.by_norm[r]
+            if norms[c] > score:
+                break
+            if gains[c] == 0 and c != best:
+                other = norms[c] - 2.0 * product(rows, i, scale, postings, c)
+                n_products += nnz
+                if closer(rows, i, scale, length, postings, c, best, score - other):
+                    best, score = c, other
+    wipe_gains(n_read, looks)
+    return best, score, n_products

@@ -1,0 +1,186 @@
+"""Greedy k-means++ on sparse rows: a seed lowers the distances of rows that share a column with it, and of no others.
+
+d² = ‖x‖² + ‖s‖² − 2 x·s, and x·s is zero but for those rows, which an inverted file of the rows finds. A row that has
+no column in common with any seed has ‖x‖² + min ‖s‖². So a draw costs as many products as its columns have entries, and
+all rows are looked at only for the shortest seed so far.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from globular.jit import inline, kernel
+from globular.passes.cpu.rows import CSRRows
+from globular.passes.cpu.seeds import draw_row
+from globular.passes.cpu.shard import CpuShard
+from globular.passes.host import RUN, error_runs, weighted_sum
+from globular.seam.passes import SeedRows
+from globular.seam.sparse_passes import SeedSparse
+
+SAME = 2.0**-44
+"""Share of ‖x‖² + ‖s‖² below which a row is the seed: rounding."""
+
+
+class RowsByColumn(NamedTuple):
+    """Rows by row and by column, scaled."""
+
+    starts: Any  # (N + 1,)
+    columns: Any  # (n,)
+    values: Any  # (n,) in the rows' dtype
+    begins: Any  # (D + 1,)
+    holders: Any  # (n,) rows
+    shares: Any  # (n,) their values
+    squares: Any  # (N,) ‖x‖²
+
+
+class Shared(NamedTuple):
+    """Scratch memory, and what seeds have left."""
+
+    products: Any  # (N,) x·s of the rows found
+    stamps: Any  # (N,) int64, zeros: which seed found a row last
+    found: Any  # (N,) rows found
+    least: Any  # (1,) min ‖s‖² over the seeds
+    n_looks: Any  # (1,) int64, zeros
+
+
+@kernel
+def find_sharing(by_column: Any, seed: int, shared: Any) -> int:
+    """The rows that share a column with a row, and their products; how many they are. O(entries of its columns)."""
+    n = 0
+    shared.n_looks[0] += 1
+    stamp = shared.n_looks[0]
+    for k in range(by_column.starts[seed], by_column.starts[seed + 1]):
+        value, j = np.float64(by_column.values[k]), by_column.columns[k]
+        for q in range(by_column.begins[j], by_column.begins[j + 1]):
+            i = by_column.holders[q]
+            if shared.stamps[i] != stamp:
+                shared.stamps[i] = stamp
+                shared.products[i] = 0.0
+                shared.found[n] = i
+                n += 1
+            shared.products[i] += value * by_column.shares[q]
+    if by_column.squares[seed] < shared.least[0]:  # then it is closer to rows that share nothing with it, too
+        for i in range(by_column.squares.shape[0]):
+            if shared.stamps[i] != stamp:
+                shared.products[i] = 0.0
+                shared.found[n] = i
+                n += 1
+    return n
+
+
+@inline
+def square_to(by_column: Any, i: int, seed: int, shared: Any) -> float:
+    """‖x_i − s‖² of a row found."""
+    total = by_column.squares[i] + by_column.squares[seed]
+    square = total - 2.0 * shared.products[i]
+    return square if i != seed and square > SAME * total else 0.0
+
+
+@inline
+def draw_by_error(share: float, length: int, d2: Any, weights: Any, sums: Any) -> int:
+    """A row in proportion to w d²; −1 if there is none. O(runs + length)."""
+    total = sums.sum()
+    while total > 0.0:
+        mass, run = share * total, 0
+        while run < sums.shape[0] - 1 and mass >= sums[run]:
+            mass -= sums[run]
+            run += 1
+        begin, end = run * length, min((run + 1) * length, d2.shape[0])
+        row = draw_row(mass, d2[begin:end], weights[begin:end])
+        if row >= 0:
+            return begin + row
+        sums[run] = 0.0  # what was left of it was rounding
+        total = sums.sum()
+    return -1
+
+
+@kernel
+def seed_sparse_rows(
+    by_column: Any,  # IN
+    weights: Any,  # IN  (N,) or empty
+    first: int,  # IN  the first seed; −1 where there are seeds
+    draws: Any,  # IN  (seeds, trials)
+    number: int,  # IN  of the first of these seeds
+    length: int,  # IN  rows of a run
+    d2: Any,  # IN/OUT (N,)
+    seeds: Any,  # IN/OUT (N,)
+    sums: Any,  # IN/OUT (runs,) Σ w d²; infinite before the first seed
+    shared: Any,  # IN/OUT
+    chosen: Any,  # OUT (seeds,) rows
+) -> int:
+    """Draw seeds until no distinct row is left; returns how many. O(seeds · trials · entries of a row's columns)."""
+    for s in range(chosen.shape[0]):
+        best, most = first, -1.0
+        if s > 0 or first < 0:
+            best = -1
+            for t in range(draws.shape[1]):
+                row, gain = draw_by_error(draws[s, t], length, d2, weights, sums), 0.0
+                if row < 0:
+                    return s
+                for r in range(find_sharing(by_column, row, shared)):
+                    i = shared.found[r]
+                    rest = d2[i] - square_to(by_column, i, row, shared)
+                    if rest > 0.0:
+                        gain += rest * (weights[i] if weights.shape[0] else 1.0)
+                if gain > most:
+                    best, most = row, gain
+        chosen[s] = best
+        for r in range(find_sharing(by_column, best, shared)):
+            i = shared.found[r]
+            square = square_to(by_column, i, best, shared)
+            if square < d2[i]:
+                sums[i // length] -= (d2[i] - square) * (weights[i] if weights.shape[0] else 1.0)
+                d2[i] = square
+                seeds[i] = number + s
+        if number + s == 0:
+            for run in range(sums.shape[0]):
+                begin, end = run * length, min((run + 1) * length, d2.shape[0])
+                sums[run] = weighted_sum(d2[begin:end], weights[begin:end])
+        shared.least[0] = min(shared.least[0], by_column.squares[best])
+    return chosen.shape[0]
+
+
+class Seeding(NamedTuple):
+    """What one pass leaves to the next."""
+
+    by_column: RowsByColumn
+    shared: Shared
+
+
+def _begin(shard: CpuShard) -> Seeding:
+    rows, n = shard.rows, shard.n_rows
+    assert isinstance(rows, CSRRows)
+    matrix = rows.block(0, n)
+    if len(shard.scales):
+        matrix = matrix.multiply(shard.scales[:, None]).tocsr()
+    columns = matrix.tocsc()
+    by_column = RowsByColumn(
+        rows.indptr, rows.indices, matrix.data, columns.indptr.astype(np.int64), columns.indices.astype(np.int32),
+        columns.data, np.asarray(matrix.multiply(matrix).sum(axis=1), dtype=np.float64).ravel(),
+    )  # fmt: skip
+    shared = Shared(
+        np.empty(n), np.zeros(n, dtype=np.int64), np.empty(n, dtype=np.int64), np.full(1, np.inf),
+        np.zeros(1, dtype=np.int64),
+    )  # fmt: skip
+    return Seeding(by_column, shared)
+
+
+@CpuShard.implements(SeedSparse)
+def seed_sparse(shard: CpuShard, work: SeedSparse) -> SeedRows:
+    """On one thread: a seed depends on the last one, and costs less than it takes to wake another."""
+    seeding, first = shard.recall(Seeding), -1
+    if work.n_before == 0 or seeding is None:
+        shard.squared_distances[:], shard.closest_seeds[:] = np.inf, -1
+        seeding = _begin(shard)
+        first = int(shard.locate(work.draws[:1, 0] * shard.total_weight, "weights")[0])
+    sums = error_runs(shard).copy()
+    chosen = np.empty(len(work.draws), dtype=np.int64)
+    n_found = seed_sparse_rows(
+        seeding.by_column, shard.weights, first, work.draws, work.n_before, RUN, shard.squared_distances,
+        shard.closest_seeds, sums, seeding.shared, chosen,
+    )  # fmt: skip
+    shard.error_runs = None
+    shard.keep(seeding)
+    return SeedRows(chosen[:n_found].astype(np.intp), float(error_runs(shard).sum()))

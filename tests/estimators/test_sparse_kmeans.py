@@ -1,0 +1,120 @@
+"""KMeans on sparse rows and many clusters: by an inverted file, and what everybody expects of it."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import sparse
+
+from globular import KMeans
+from globular.algorithms.kmeans.pipeline import PROBING_FROM, PipelineOptions
+from globular.model.sparse_centers import SPARSE_FROM
+
+WORDS, PER_TEXT, TOPICS = 2000, 6, 500
+
+
+def texts(n: int = 2500, seed: int = 0, dtype: str = "float64") -> sparse.csr_array:
+    """Short texts about many topics, with some words that are everywhere."""
+    rng = np.random.default_rng(seed)
+    topics = rng.choice(np.arange(50, WORDS), (TOPICS, 12))
+    own = topics[rng.integers(TOPICS, size=n)]
+    words = np.take_along_axis(own, rng.integers(12, size=(n, PER_TEXT)), axis=1)
+    common = rng.random(words.shape) < 0.2
+    words[common] = rng.integers(50, size=common.sum())
+    weights = 0.2 + rng.random(words.shape)
+    matrix = sparse.coo_array((weights.ravel(), (np.repeat(np.arange(n), PER_TEXT), words.ravel())), (n, WORDS))
+    return sparse.csr_array(matrix.tocsr().astype(dtype))
+
+
+@pytest.fixture(scope="module")
+def X() -> sparse.csr_array:
+    return texts()
+
+
+@pytest.mark.parametrize("metric", ["euclidean", "cosine"])
+def test_iterations_never_rise_and_labels_are_exact(X: Any, metric: str) -> None:
+    model = KMeans(600, metric=metric, random_state=0).fit(X)
+    errors = [record.objective for record in model.history_]
+    assert all(after <= before * (1 + 1e-12) for before, after in pairwise(errors))
+    assert model.algorithm_ == "exact"
+    assert model.init_ == "k-means++"
+    assert model.label_recall_ == 1.0
+    np.testing.assert_array_equal(model.predict(X), model.labels_)
+    assert len(np.unique(model.labels_)) == 600
+    assert model.inertia_ == pytest.approx(-model.score(X), rel=1e-12)
+    assert model.inertia_ <= errors[-1] * (1 + 1e-12)
+
+
+def test_lloyd_goes_the_way_of_dense_rows(X: Any) -> None:
+    start = X[:SPARSE_FROM].toarray()
+    one, other = (KMeans(SPARSE_FROM, algorithm="lloyd", init=start, max_iter=5).fit(rows) for rows in (X, X.toarray()))
+    np.testing.assert_array_equal(one.labels_, other.labels_)
+    np.testing.assert_allclose(one.cluster_centers_, other.cluster_centers_, rtol=1e-12, atol=1e-14)
+    assert [r.objective for r in one.history_] == pytest.approx([r.objective for r in other.history_], rel=1e-12)
+    assert one.n_iter_ == other.n_iter_
+
+
+def test_few_clusters_and_who_asks_for_probing_go_other_ways() -> None:
+    for algorithm in ("auto", "exact", "lloyd"):
+        assert PipelineOptions(SPARSE_FROM, algorithm, sparse=True).inverts
+        assert not PipelineOptions(SPARSE_FROM - 1, algorithm, sparse=True).inverts
+        assert not PipelineOptions(SPARSE_FROM, algorithm).inverts
+    assert not PipelineOptions(SPARSE_FROM, "probing", sparse=True).inverts
+    assert PipelineOptions(PROBING_FROM, sparse=True).chosen == "exact"
+    assert PipelineOptions(PROBING_FROM).chosen == "probing"
+
+
+def test_threads_and_the_seed_decide_nothing_and_everything(X: Any) -> None:
+    one, same, other = (
+        KMeans(600, random_state=seed, n_threads=n, max_iter=5).fit(X) for seed, n in ((0, 1), (0, 3), (1, 1))
+    )
+    np.testing.assert_array_equal(one.cluster_centers_, same.cluster_centers_)
+    np.testing.assert_array_equal(one.labels_, same.labels_)
+    assert one.inertia_ == same.inertia_ != other.inertia_
+
+
+@pytest.mark.parametrize("metric", ["euclidean", "cosine"])
+def test_weights_are_repetition(X: Any, metric: str) -> None:
+    rng, start = np.random.default_rng(0), X[:SPARSE_FROM].toarray()
+    times = rng.integers(0, 4, X.shape[0])
+    options: Any = {"metric": metric, "algorithm": "lloyd", "init": start, "max_iter": 5}
+    weighted = KMeans(SPARSE_FROM, **options).fit(X, sample_weight=times)
+    repeated = KMeans(SPARSE_FROM, **options).fit(X[np.repeat(np.arange(X.shape[0]), times)])
+    assert weighted.inertia_ == pytest.approx(repeated.inertia_, rel=1e-9)
+
+
+def test_single_precision_ends_where_double_does() -> None:
+    one, other = (KMeans(600, random_state=0).fit(texts(dtype=dtype)) for dtype in ("float32", "float64"))
+    assert one.cluster_centers_.dtype == np.float32
+    assert one.inertia_ == pytest.approx(other.inertia_, rel=0.01)
+
+
+def test_clusters_that_run_empty_get_rows(X: Any) -> None:
+    start = np.repeat(X[:20].toarray(), SPARSE_FROM // 20, axis=0)
+    model = KMeans(SPARSE_FROM, algorithm="exact", init=start, random_state=0).fit(X)
+    assert len(np.unique(model.labels_)) == SPARSE_FROM
+
+
+def test_fewer_distinct_rows_than_clusters(X: Any) -> None:
+    rows = sparse.csr_array(sparse.vstack([X[:100]] * 8))
+    with pytest.warns(UserWarning, match=r"Number of distinct clusters \(100\) found smaller"):
+        model = KMeans(600, random_state=0).fit(rows)
+    assert model.inertia_ == pytest.approx(0.0, abs=1e-9)
+
+
+def test_its_seeds_beat_random_ones(X: Any) -> None:
+    best = KMeans(600, random_state=0).fit(X).inertia_
+    assert best < KMeans(600, algorithm="lloyd", init="random", random_state=0).fit(X).inertia_
+
+
+def test_time_and_iterations_end_it(X: Any) -> None:
+    short = KMeans(600, random_state=0, max_iter=1).fit(X)
+    assert (short.n_iter_, short.stopped_) == (1, "max_iter")
+    np.testing.assert_array_equal(short.predict(X), short.labels_)
+    hurried = KMeans(600, random_state=0, max_time=1e-3).fit(X)
+    assert hurried.cluster_centers_.shape == (600, WORDS)
+    started = KMeans(600, random_state=0, warm_start=True, max_iter=1).fit(X)
+    assert started.fit(X).inertia_ < short.inertia_

@@ -196,3 +196,20 @@ def test_sparse_centers_are_what_dense_ones_are() -> None:
     nothing = SparseCenters.of(np.zeros((2, 30)))
     assert nothing.squared_shift(a.picked(np.arange(2))) == pytest.approx((one[:2] ** 2).sum())
     assert a.picked(np.arange(2)).squared_shift(nothing) == pytest.approx((one[:2] ** 2).sum())
+
+
+@pytest.mark.usefixtures("any_entries")
+@pytest.mark.parametrize("kind", KINDS)
+def test_rows_whose_center_stays_look_at_the_others_that_move(kind: str) -> None:
+    matrix, rng = texts(kind), np.random.default_rng(0)
+    rows, shard = matrix.toarray(), CpuShard(matrix)
+    centers = rows[1 : C + 1].copy()
+    for step in range(6):
+        found = shard.run(AssignSparse(SparseCenters.of(centers)))
+        np.testing.assert_array_equal(shard.labels, squared_distances(rows, centers).argmin(axis=1))
+        if step in (1, 4):  # nothing has moved
+            assert found.n_changed == 0
+        if step == 2:  # somebody else has changed labels
+            shard.labels[:] = rng.integers(C, size=N)
+        if step not in (0, 3):
+            centers[rng.integers(C, size=5)] = rows[rng.integers(N, size=5)]

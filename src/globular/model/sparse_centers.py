@@ -78,6 +78,15 @@ class SparseCenters:
         order[which] = self.shape[0] + np.arange(len(which))
         return self.followed_by(others).picked(order)
 
+    def is_same(self, old: SparseCenters) -> NDArray[np.bool_]:
+        """Whether each centre is what it was before, (C,)."""
+        same = np.diff(self.starts) == np.diff(old.starts)
+        kept = np.flatnonzero(same)
+        one, other = self.picked(kept), old.picked(kept)
+        differs = (one.columns != other.columns) | (one.values != other.values)
+        same[kept[one.owners[differs]]] = False
+        return same
+
     def squared_shift(self, old: SparseCenters) -> float:
         """Σ_c ‖m − m_old‖²."""
         keys, old_keys = (each.owners * self.n_columns + each.columns for each in (self, old))

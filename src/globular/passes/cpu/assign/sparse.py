@@ -1,12 +1,13 @@
 """The hard pass of sparse rows among sparse centres: closest by an inverted file, sums over the entries that there are.
 
 Rows come in the order of their labels: their centre is written out once for all of them, and they share most columns,
-so that what they read stays in the cache.
+so that what they read stays in the cache. A row whose centre is where the last pass had it can only be closer to one
+that has moved: it looks at an inverted file of those alone.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +30,7 @@ from globular.passes.cpu.engine.rows import row_length
 from globular.passes.cpu.rows import CSRRows
 from globular.passes.cpu.shard import CpuShard
 from globular.passes.host import SEARCHED_AT_ONCE
+from globular.seam.passes import Labels
 from globular.seam.sparse_passes import AssignSparse
 
 
@@ -40,7 +42,10 @@ def assign_sparse_rows(
     rows: Any,  # IN  (data, indices, indptr)
     scales: Any,  # IN  (N,) or empty
     weights: Any,  # IN  (N,) or empty
-    postings: Any,  # IN
+    postings: Any,  # IN  all centres
+    moved: Any,  # IN  those that are not where they were
+    same: Any,  # IN  (C,) bool, those that are
+    held: Any,  # IN  (N,) labels of the last pass, if that was among as many centres
     center: Zeros,  # scratch (D,)
     gains: Zeros,  # scratch (C,) in the rows' dtype
     read: Scratch,  # scratch (C,) int32
@@ -70,7 +75,10 @@ def assign_sparse_rows(
                 for k in range(rows[2][i], rows[2][i + 1]):
                     its_product += scale * rows[0][k] * looks.center[rows[1][k]]
             size = scale * row_length(rows, i)
-            c, score, n = closest(rows, i, scale, own, its_product, size, postings, looks)
+            if same[own] and held[i] == own:
+                c, score, n = closest(rows, i, scale, own, its_product, size, moved, looks)
+            else:
+                c, score, n = closest(rows, i, scale, own, its_product, size, postings, looks)
             d2[i] = size * size + score
             if d2[i] < CANCELLED_SHARE * (size * size + postings.norms[c]):
                 d2[i] = square(rows, i, scale, postings, c)
@@ -88,13 +96,26 @@ CANCELLED_SHARE = 2.0**-10
 """Share of ‖x‖² + ‖m‖² below which a squared distance is taken from differences: digits would cancel."""
 
 
+class Closest(NamedTuple):
+    """What a pass leaves to the next: its centres, and the closest of them to every row."""
+
+    centers: SparseCenters
+    held: Labels
+
+
 def label_sparse_rows(shard: CpuShard, centers: SparseCenters) -> tuple[float, int, int]:
     """Label all rows, and leave their squared distances: the objective, labels changed and distances looked at."""
     assert isinstance(shard.rows, CSRRows)
     (C, D), rows, labels = centers.shape, shard.rows, shard.labels
     labels[labels >= C] = -1  # of another number of centres
     _, order = group_by(labels + 1, C + 1, shard.n_threads)
-    postings = new_postings(centers, rows.dtype)
+    before = shard.recall(Closest)
+    same = np.zeros(C, dtype=np.bool_)
+    if before is not None and before.centers.shape == centers.shape:
+        same = centers.is_same(before.centers)
+    held = np.full(shard.n_rows, -1, dtype=np.int32) if before is None else before.held
+    postings = new_postings(centers, rows.dtype, np.ones(C, dtype=np.bool_))
+    moved = new_postings(centers, rows.dtype, ~same)
     n_stretches = -(-shard.n_rows // SEARCHED_AT_ONCE)
     objectives, numbers = np.empty(n_stretches), np.empty((n_stretches, 2), dtype=np.int64)
     queue, d2 = new_queue(), shard.squared_distances
@@ -102,10 +123,12 @@ def label_sparse_rows(shard: CpuShard, centers: SparseCenters) -> tuple[float, i
     def assign() -> None:
         assign_sparse_rows(
             queue, SEARCHED_AT_ONCE, order, rows.kernel_rows(0, shard.n_rows), shard.scales, shard.weights, postings,
-            np.zeros(D), np.zeros(C, dtype=rows.dtype), np.empty(C, dtype=np.int32), labels, d2, objectives, numbers,
+            moved, same, held, np.zeros(D), np.zeros(C, dtype=rows.dtype), np.empty(C, dtype=np.int32), labels, d2,
+            objectives, numbers,
         )  # fmt: skip
 
     share_kernel(assign, queue, min(shard.n_threads, n_stretches), calls_blas=False)
+    shard.keep(Closest(centers, labels.copy()))
     n_changed, n_products = numbers.sum(axis=0).tolist()
     return float(objectives.sum()), n_changed, -(-n_products * shard.n_rows // max(1, len(rows.data)))
 

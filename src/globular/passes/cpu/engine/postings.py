@@ -19,6 +19,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from globular.jit import inline, kernel
 from globular.model.sparse_centers import SparseCenters
@@ -39,7 +40,7 @@ class Postings(NamedTuple):
     columns: Any  # (n,) ascending for each centre
     values: Any  # (n,) float64
     norms: Any  # (C,) ‖m‖²
-    by_norm: Any  # (C,) centres, the shortest first
+    by_norm: Any  # (m,) the centres that are in the file, the shortest first
     longest: Any  # (1,) the largest ‖m‖
     begins: Any  # (D + 1,) where the postings of each column begin
     holders: Any  # (n,) int32 the centres that have it
@@ -55,14 +56,16 @@ class Looks(NamedTuple):
     read: Any  # (C,) int32, centres that were read of
 
 
-def new_postings(centers: SparseCenters, dtype: np.dtype) -> Postings:
-    """The inverted file of some centres for rows of this dtype."""
-    norms, order = centers.norms, np.argsort(-np.abs(centers.values))
+def new_postings(centers: SparseCenters, dtype: np.dtype, among: NDArray[np.bool_]) -> Postings:
+    """The inverted file of those `among` the centres, for rows of this dtype."""
+    norms, owners = centers.norms, centers.owners
+    order = np.flatnonzero(among[owners])
+    order = order[np.argsort(-np.abs(centers.values[order]))]
     begins, by_column = group_by(centers.columns[order], centers.n_columns)
-    order = order[by_column]
+    order, by_norm = order[by_column], np.argsort(norms, kind="stable")
     return Postings(
-        centers.starts, centers.columns, centers.values, norms, np.argsort(norms, kind="stable"),
-        np.sqrt(norms.max(initial=0.0, keepdims=True)), begins, centers.owners[order].astype(np.int32),
+        centers.starts, centers.columns, centers.values, norms, by_norm[among[by_norm]],
+        np.sqrt(norms.max(initial=0.0, keepdims=True)), begins, owners[order].astype(np.int32),
         centers.values[order].astype(dtype), np.sqrt(np.diff(begins)),
     )  # fmt: skip
 
@@ -185,6 +188,8 @@ def closest(
     """The closest centre, its ‖m‖² − 2 x·m, and how many products that took. O(postings read)."""
     indices, indptr, norms, gains, read = rows[1], rows[2], postings.norms, looks.gains, looks.read
     best, score, nnz = own, norms[own] - 2.0 * its_product, indptr[i + 1] - indptr[i]
+    if postings.by_norm.shape[0] == 0:
+        return best, score, 0
     error = ROUNDING * (nnz + 8.0) * np.finfo(gains.dtype).eps * length * postings.longest[0]
     need = max(0.0, 0.5 * (norms[postings.by_norm[0]] - score) - error)
     total, n_postings = 0.0, 0.0
@@ -209,7 +214,7 @@ def closest(
             if closer(rows, i, scale, length, postings, c, best, score - other):
                 best, score = c, other
     if need == 0.0:  # centres that were not read of have products of zero or less
-        for r in range(norms.shape[0]):
+        for r in range(postings.by_norm.shape[0]):
             c = postings.by_norm[r]
             if norms[c] > score:
                 break

@@ -45,7 +45,7 @@ MODELS = [
 ]
 
 
-@pytest.mark.parametrize("kind", ["float32", "uint8", "sparse"])
+@pytest.mark.parametrize("kind", ["float32", "uint8", "sparse", "texts"])
 @pytest.mark.parametrize("model", MODELS, ids=repr)
 def test_a_fit_takes_no_more_than_it_says(model: Any, kind: str, caplog: pytest.LogCaptureFixture) -> None:
     rng = np.random.default_rng(0)
@@ -54,6 +54,10 @@ def test_a_fit_takes_no_more_than_it_says(model: Any, kind: str, caplog: pytest.
         if "Mixture" in repr(model):
             pytest.skip("mixtures take dense rows")
         X = sparse.csr_array(np.where(rng.random(X.shape) < 0.2, X, 0))
+    if kind == "texts":
+        if repr(model) not in map(repr, (KMeans(600, **SHORT), KMeans(2000, **SHORT))):
+            pytest.skip("other models take them as sparse rows")
+        X = sparse.random_array((20_000, 2000), density=3e-3, format="csr", rng=rng)
     with warnings.catch_warnings(), caplog.at_level(logging.INFO, logger="globular"):
         warnings.simplefilter("ignore")
         clone(model).fit(X[:2000])  # imports, and kernels to be loaded

@@ -161,6 +161,21 @@ def fit_bytes(n_rows: int, n_columns: int, n_numbers: int, n_words: int, n_threa
     return parameters + 8 * n_words * n_rows + copies + FIXED_BYTES + n_threads * THREAD_BYTES
 
 
+def sparse_bytes(n_rows: int, n_entries: int, n_columns: int, n_clusters: int, n_threads: int) -> int:
+    """For a fit of sparse rows with sparse centres: entries by row, by column and by cluster, and what they come from.
+
+    Centres have at most as many entries as the rows. They are dense at the end alone, in float64 and as handed out.
+    """
+    centers = 3 * 8 * n_clusters * n_columns
+    return (
+        centers
+        + 128 * n_entries
+        + 80 * n_rows
+        + FIXED_BYTES
+        + n_threads * (8 * (n_columns + n_clusters) + THREAD_BYTES)
+    )
+
+
 def neighbor_bytes(n_rows: int, n_clusters: int, n_neighbors: int, n_candidates: int, n_random: int) -> int:
     """For rows that look at neighbourhoods: K(n) twice, and the pairs of Eq. 8.
 

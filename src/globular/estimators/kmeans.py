@@ -13,6 +13,7 @@ from globular.algorithms.kmeans.pipeline import ALGORITHMS, QUALITIES, PipelineO
 from globular.algorithms.seeding.named import Start
 from globular.algorithms.steps import Step, mapped
 from globular.estimators.centroids import CentroidEstimator
+from globular.estimators.checks import sparse_bytes
 from globular.estimators.inputs import Input, mean_variance
 from globular.estimators.parameters import Constraints, one_of
 from globular.estimators.running import INTERRUPTED, warn_user
@@ -22,6 +23,7 @@ from globular.model.statistics import F64
 from globular.seam.passes import Assign
 from globular.seam.shard import Shard
 from globular.seam.sparse_passes import AssignSparse
+from globular.threads import resolve_threads
 
 logger = logging.getLogger("globular")
 
@@ -46,7 +48,8 @@ class KMeans(CentroidEstimator):
         there are that many distinct rows.
     algorithm : {"auto", "exact", "probing", "lloyd", "yinyang", "elkan", "full"}, default="auto"
         "auto" takes "exact" below 500 clusters ("lloyd" if you give the centres to start from) and "probing" from there
-        on; see `algorithm_`. Both begin in a subspace
+        on, but "exact" for sparse rows with entries in at most one of 256 columns: of 500 clusters or more an inverted
+        file then finds the closest. See `algorithm_`. Otherwise both begin in a subspace
         of the columns and with parts of the rows where that pays, swap centres that are hardly missed to where they
         gain most, and end with accelerated iterations over all rows. With "exact" every row compares itself with every
         centre; with "probing" only with those of a few cells, redrawn in every iteration, at a cost that grows with
@@ -160,6 +163,12 @@ class KMeans(CentroidEstimator):
 
     def _center_copies(self, data: Input) -> int:
         return 3 if self._options(data=data).inverts else super()._center_copies(data)
+
+    def _most_bytes(self, data: Input) -> int:
+        if not self._options(data=data).inverts:
+            return super()._most_bytes(data)
+        n_threads = resolve_threads(self.n_threads)
+        return sparse_bytes(data.n_rows, data.matrix.nnz, data.n_columns, self.n_clusters, n_threads)
 
     @property
     def _card_bytes_per_row(self) -> int:

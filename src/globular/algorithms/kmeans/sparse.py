@@ -4,7 +4,7 @@ Rows share columns with few others, so both k-means++ seeds (`SeedSparse`) and l
 (`AssignSparse`) come from inverted files. A greedily drawn seed costs less than it takes to look at a thousandth of the
 rows, and nothing is as long as (C, D) before the end.
 
-[Aoyama and Saito 2020]
+[Aoyama, Saito and Ikeda 2020]
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ centre that nobody has read of has x·m ≤ need. For the others x·m_c is at mo
 over what was read of it; where that is enough to be closer, the product is taken exactly. The fewest postings are read
 if θ_j grows with the square root of their number, where values fall off like 1 / rank.
 
-[Aoyama and Saito 2020; Broder et al. 2014; Knittel et al. 2021]
+[Aoyama, Saito and Ikeda 2020; Broder et al. 2014; Knittel, Koch and Ertl 2021]
 """
 
 from __future__ import annotations

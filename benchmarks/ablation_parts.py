@@ -149,8 +149,6 @@ PARTS = (
          {"algorithms.kmeans.pipeline.FADING": (499, 500)}, lambda problem: 300 < problem.k < 1500),
     Part("bounds of exact passes", "rows whose label cannot have changed are skipped", KMEANS,
          {"passes.cpu.settled.Settled.aim_at": _forgets_bounds}, is_few),
-    Part("rows in cluster order", "a copy of the rows is kept sorted", (*HARD, "VariationalGaussianMixture"),
-         {"passes.limits.SORT_UP_TO": 0}),
     Part("bounds of batches", "rows keep lower bounds from batch to batch", ("NestedMiniBatchKMeans",),
          {"algorithms.kmeans.nested_choices.NestedSettings.choose_search": instead(
              lambda _: lambda self, budget: "cells" if self.n_clusters >= 1000 else "exact")}),

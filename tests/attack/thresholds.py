@@ -14,7 +14,6 @@ NEVER = 1 << 40
 
 _CENTERS: Mapping[str, Mapping[str, Values]] = {
     "threads.pool": {"WAKING": (1e-12, 1.0), "WAITING": (1e-12, 1.0)},
-    "passes.limits": {"SORT_UP_TO": (1, NEVER)},
     "passes.host": {
         "PART_BYTES": (1 << 10, NEVER), "RUN": (8, 1 << 20), "ROWS_PER_LONG_SPAN": (1, NEVER),
         "SPANS_AT_ONCE": (1, 1 << 10),
@@ -34,7 +33,7 @@ _CENTERS: Mapping[str, Mapping[str, Values]] = {
         "ROWS_PER_LABELLED_SPAN": (64, NEVER), "SPANS": (2, 1 << 12), "MANY_SUMS": (1, NEVER),
         "CANCELLED_ERROR": (1e-6, 1.0),
     },
-    "passes.cpu.grouped": {"SETTLED": (1, NEVER), "STALE": (1, NEVER), "ROWS_PER_TASK": (16, NEVER)},
+    "passes.cpu.grouped": {"ROWS_PER_TASK": (16, NEVER)},
     "passes.cpu.engine.score": {"ROWS_PER_BLOCK": (16, 1 << 12), "CACHED": (1, NEVER)},
     "passes.cpu.settled": {"FADED": (0.0, 1.0)},
     "passes.cpu.engine.group": {"APART": (0, 32), "SORTED_ALONE": (0, NEVER)},

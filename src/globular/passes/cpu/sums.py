@@ -169,7 +169,7 @@ def sums_about_offset(shard: CpuShard, n_clusters: int, grouping: Grouping | Non
         return _sums_by_span(shard, n_clusters)
     if grouping is None:
         starts, order = group_by(shard.labels, n_clusters, shard.n_threads)
-        grouping = Grouping(shard.labels, starts, order[None])
+        grouping = Grouping(shard.labels, starts, order)
     return _sums_in_cluster_order(shard, grouping)
 
 
@@ -214,7 +214,7 @@ def _sums_in_cluster_order(shard: CpuShard, grouping: Grouping) -> tuple[F64, F6
             sums, counts, piece_sums, piece_counts,
         )  # fmt: skip
 
-    on_tasks(shard.rows, grouping.order, runs[:, 0], shard.n_threads, add, lying=grouping.lying())
+    on_tasks(shard.rows, grouping.order, runs[:, 0], shard.n_threads, add)
     join_pieces(pieces, piece_counts[:, None], piece_sums, counts[:, None], sums)
     return sums, counts
 

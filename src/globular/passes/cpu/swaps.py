@@ -155,5 +155,5 @@ def halve(shard: CpuShard, work: Halve) -> HardStatistics:
     else:
         numbers, clusters = packed(won, begins, n_won, shard.n_threads)
         starts, order = group_by(clusters, C, shard.n_threads)
-        found = cluster_sums(shard, C, Grouping(clusters, starts, numbers[order][None]))
+        found = cluster_sums(shard, C, Grouping(clusters, starts, numbers[order]))
     return HardStatistics(*found, float(objectives.sum()), 0, 2 * n)

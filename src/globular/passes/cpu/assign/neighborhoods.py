@@ -24,7 +24,7 @@ from globular.model.statistics import F64, PairStatistics
 from globular.passes.cpu.cells import prepared
 from globular.passes.cpu.engine.random import random_cluster, random_outside
 from globular.passes.cpu.engine.rows import AHEAD, fetch, quick_distance, quick_distances, squared_distance
-from globular.passes.cpu.grouped import group_rows, move_rows, packed, sort_when_it_pays
+from globular.passes.cpu.grouped import group_rows, move_rows, packed
 from globular.passes.cpu.rows import KernelRows, can_be_indexed, on_tasks
 from globular.passes.cpu.shard import CpuShard
 from globular.passes.host import SEARCHED_AT_ONCE
@@ -223,8 +223,7 @@ def closest_of_neighborhoods(
     norms, _, quick = prepared(centers, 1.0, dtype, shard.n_threads)
     lanes = line_tile(dtype.itemsize).lanes
     tile = D if lanes > D else 0, G + -G % lanes  # where columns fill no vector, vectors run along the neighbours
-    indexed = grouping.copied is not None or can_be_indexed(shard.rows)
-    tasks = grouping.tasks(SEARCHED_AT_ONCE if indexed else GATHERED_ROWS)
+    tasks = grouping.tasks(SEARCHED_AT_ONCE if can_be_indexed(shard.rows) else GATHERED_ROWS)
     begins = starts[tasks]
     room = tasks * (G * (G - 1)) + begins * search.n_random  # where the triples of a task begin, if it has all it may
     width = int(room[-1]) if search.estimate else 0
@@ -241,12 +240,11 @@ def closest_of_neighborhoods(
             CandidateTile(np.empty(tile, dtype), np.empty(tile[1], dtype), np.empty((G, G + 1))),
         )  # fmt: skip
 
-    on_tasks(shard.rows, order, begins[:-1], shard.n_threads, search_groups, lying=grouping.lying())
+    on_tasks(shard.rows, order, begins[:-1], shard.n_threads, search_groups)
     n_distances, n_pairs, n_moved = np.ascontiguousarray(numbers.T)
     moved = packed(moved, begins[:-1], n_moved, shard.n_threads)
     triples = packed(triples, room[:-1], n_pairs, shard.n_threads)
     moved[0] = move_rows(shard, grouping, moved)
-    sort_when_it_pays(shard, grouping, moved.shape[1])
     shard.keep(grouping)
     pairs = PairStatistics(triples[:2], triples[2:].view(np.float32))
     return float(objectives.sum()), int(n_distances.sum()), pairs, moved.shape[1]

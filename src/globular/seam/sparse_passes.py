@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from globular.model.sparse_centers import SparseCenters, SparseStatistics
+from globular.model.sparse_centers import SparseCenters, SparseSeeds, SparseStatistics
 from globular.model.statistics import F64
 from globular.seam.among import Need
-from globular.seam.passes import HERE, Effect, Pass, SeedRows
+from globular.seam.passes import HERE, Effect, Pass
 
 SPARSE_HERE = HERE | Need.SPARSE | Need.FEW_ENTRIES | Need.CPU
 
@@ -22,7 +22,7 @@ class AssignSparse(Pass[SparseStatistics]):
 
 
 @dataclass(frozen=True, eq=False)
-class SeedSparse(Pass[SeedRows]):
+class SeedSparse(Pass[SparseSeeds]):
     """Draw seeds by greedy k-means++, each the best of several draws, after the `n_before` that were drawn before.
 
     `draws` holds numbers in [0, 1), (seeds, trials). Fewer seeds where there are fewer distinct rows.

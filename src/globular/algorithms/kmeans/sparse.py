@@ -36,7 +36,7 @@ def seed_sparsely(
         n_more = min(SEEDS_AT_ONCE, n_clusters - seeds.shape[0])
         found = shard.run(SeedSparse(rng.random((n_more, greedy_trials(n_clusters))), seeds.shape[0]))
         if len(found.indices):
-            seeds = seeds.followed_by(SparseCenters.of(shard.take(found.indices)))
+            seeds = seeds.followed_by(found.centers)
             yield Step(0, found.potential, 0, None, seeds, stage=SEEDS, lift=SparseCenters.dense)
         if len(found.indices) < n_more:
             break
@@ -50,7 +50,7 @@ def sparse_kmeans(shard: Shard, centers: SparseCenters, options: ProbingOptions)
     for iteration in count(1):
         statistics = shard.run(AssignSparse(centers))
         objective = statistics.objective
-        means, n_relocated = _means(shard, statistics, centers, unit=options.unit_centers)
+        means, n_relocated = _means(statistics, centers, unit=options.unit_centers)
         gain, before = before - objective, objective
         n_changed = statistics.n_changed if iteration > 1 else shard.n_rows
         stopped = ""
@@ -70,7 +70,7 @@ def sparse_kmeans(shard: Shard, centers: SparseCenters, options: ProbingOptions)
         centers = means
 
 
-def _means(shard: Shard, statistics: SparseStatistics, old: SparseCenters, *, unit: bool) -> tuple[SparseCenters, int]:
+def _means(statistics: SparseStatistics, old: SparseCenters, *, unit: bool) -> tuple[SparseCenters, int]:
     """Means of the clusters, and how many had run empty and have moved to far rows."""
     sums, counts = statistics.sums, statistics.counts
     divisors = np.sqrt(sums.norms) if unit else counts
@@ -78,8 +78,7 @@ def _means(shard: Shard, statistics: SparseStatistics, old: SparseCenters, *, un
     lost = np.flatnonzero((divisors <= 0) & (counts > 0))  # opposite rows cancel: the cluster keeps its direction
     if len(lost):
         means = means.replaced(lost, old.picked(lost))
-    far = statistics.far
-    if len(far):
-        rows = SparseCenters.of(shard.take(far))
-        means = means.replaced(np.flatnonzero(counts <= 0)[: len(far)], rows)
-    return means, len(far)
+    far, n_far = statistics.far, statistics.far.shape[0]
+    if n_far:
+        means = means.replaced(np.flatnonzero(counts <= 0)[:n_far], far)
+    return means, n_far

@@ -12,11 +12,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from globular.jit import inline, kernel
+from globular.model.sparse_centers import SparseSeeds
+from globular.passes.cpu.assign.sparse import taken
 from globular.passes.cpu.rows import CSRRows
 from globular.passes.cpu.seeds import draw_row
 from globular.passes.cpu.shard import CpuShard
 from globular.passes.host import RUN, error_runs, weighted_sum
-from globular.seam.passes import SeedRows
 from globular.seam.sparse_passes import SeedSparse
 
 SAME = 2.0**-44
@@ -168,7 +169,7 @@ def _begin(shard: CpuShard) -> Seeding:
 
 
 @CpuShard.implements(SeedSparse)
-def seed_sparse(shard: CpuShard, work: SeedSparse) -> SeedRows:
+def seed_sparse(shard: CpuShard, work: SeedSparse) -> SparseSeeds:
     """On one thread: a seed depends on the last one, and costs less than it takes to wake another."""
     seeding, first = shard.recall(Seeding), -1
     if work.n_before == 0 or seeding is None:
@@ -183,4 +184,5 @@ def seed_sparse(shard: CpuShard, work: SeedSparse) -> SeedRows:
     )  # fmt: skip
     shard.error_runs = None
     shard.keep(seeding)
-    return SeedRows(chosen[:n_found].astype(np.intp), float(error_runs(shard).sum()))
+    seeds = chosen[:n_found].astype(np.intp)
+    return SparseSeeds(seeds, taken(shard, seeds), float(error_runs(shard).sum()))

@@ -144,13 +144,20 @@ def sparse_sums(shard: CpuShard, C: int) -> SparseCenters:
     members = sparse.csr_array((factors, shard.labels, np.arange(n + 1)), shape=(n, C)).T.tocsr()
     sums = members @ rows.block(0, n)
     sums.sort_indices()
-    return SparseCenters(
-        sums.indptr.astype(np.int64), sums.indices.astype(np.int32), sums.data.astype(np.float64), shard.n_columns
-    )
+    return SparseCenters(sums)
 
 
-def _far_rows(shard: CpuShard, n: int) -> NDArray[np.intp]:
+def taken(shard: CpuShard, indices: NDArray[np.integer]) -> SparseCenters:
+    """Some rows, as centres."""
+    assert isinstance(shard.rows, CSRRows)
+    found = SparseCenters(shard.rows.block(0, shard.n_rows)[indices].astype(np.float64))
+    return found.times(shard.scales[indices]) if len(shard.scales) else found
+
+
+def _far_rows(shard: CpuShard, n: int) -> SparseCenters:
     """Up to n different rows, the farthest from their centres first."""
+    if n == 0:
+        return SparseCenters.of(np.empty((0, shard.n_columns)))
     rows, d2 = shard.rows, shard.squared_distances
     assert isinstance(rows, CSRRows)
     if len(shard.weights):
@@ -162,7 +169,7 @@ def _far_rows(shard: CpuShard, n: int) -> NDArray[np.intp]:
         if d2[i] > 0.0:
             entries = slice(rows.indptr[i], rows.indptr[i + 1])
             found.setdefault(rows.indices[entries].tobytes() + rows.data[entries].tobytes(), i)
-    return np.array(list(found.values())[:n], dtype=np.intp)
+    return taken(shard, np.array(list(found.values())[:n], dtype=np.intp))
 
 
 @CpuShard.implements(AssignSparse)
@@ -171,5 +178,5 @@ def assign_sparse(shard: CpuShard, work: AssignSparse) -> SparseStatistics:
     C = work.centers.shape[0]
     counts = np.bincount(shard.labels, shard.weights if len(shard.weights) else None, minlength=C).astype(np.float64)
     n_empty = int(np.count_nonzero(counts <= 0))
-    far = _far_rows(shard, n_empty) if n_empty else np.empty(0, dtype=np.intp)
+    far = _far_rows(shard, n_empty)
     return SparseStatistics(sparse_sums(shard, C), counts, objective, n_changed, n_distances, far)

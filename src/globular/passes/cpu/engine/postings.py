@@ -58,15 +58,16 @@ class Looks(NamedTuple):
 
 def new_postings(centers: SparseCenters, dtype: np.dtype, among: NDArray[np.bool_]) -> Postings:
     """The inverted file of those `among` the centres, for rows of this dtype."""
-    norms, owners = centers.norms, centers.owners
+    norms, owners, starts = centers.norms, centers.owners, centers.matrix.indptr.astype(np.int64)
+    columns, values = centers.matrix.indices.astype(np.int32, copy=False), centers.matrix.data
     order = np.flatnonzero(among[owners])
-    order = order[np.argsort(-np.abs(centers.values[order]))]
-    begins, by_column = group_by(centers.columns[order], centers.n_columns)
+    order = order[np.argsort(-np.abs(values[order]))]
+    begins, by_column = group_by(columns[order], centers.shape[1])
     order, by_norm = order[by_column], np.argsort(norms, kind="stable")
     return Postings(
-        centers.starts, centers.columns, centers.values, norms, by_norm[among[by_norm]],
+        starts, columns, values, norms, by_norm[among[by_norm]],
         np.sqrt(norms.max(initial=0.0, keepdims=True)), begins, owners[order].astype(np.int32),
-        centers.values[order].astype(dtype), np.sqrt(np.diff(begins)),
+        values[order].astype(dtype), np.sqrt(np.diff(begins)),
     )  # fmt: skip
 
 

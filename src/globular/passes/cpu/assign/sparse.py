@@ -48,7 +48,7 @@ def assign_sparse_rows(
     held: Any,  # IN  (N,) labels of the last pass, if that was among as many centres
     center: Zeros,  # scratch (D,)
     gains: Zeros,  # scratch (C,) in the rows' dtype
-    read: Scratch,  # scratch (C,) int32
+    read: Scratch,  # scratch (C + 1,) int32
     labels: Any,  # IN/OUT (N,) −1 where there is none
     d2: Any,  # OUT (N,)
     objectives: Any,  # OUT (stretches,) Σ w d²
@@ -123,7 +123,7 @@ def label_sparse_rows(shard: CpuShard, centers: SparseCenters) -> tuple[float, i
     def assign() -> None:
         assign_sparse_rows(
             queue, SEARCHED_AT_ONCE, order, rows.kernel_rows(0, shard.n_rows), shard.scales, shard.weights, postings,
-            moved, same, held, np.zeros(D), np.zeros(C, dtype=rows.dtype), np.empty(C, dtype=np.int32), labels, d2,
+            moved, same, held, np.zeros(D), np.zeros(C, dtype=rows.dtype), np.empty(C + 1, dtype=np.int32), labels, d2,
             objectives, numbers,
         )  # fmt: skip
 

@@ -53,7 +53,7 @@ class Looks(NamedTuple):
 
     center: Any  # (D,) the centre of the rows at hand, written out; zeros elsewhere
     gains: Any  # (C,) zeros, in the rows' dtype
-    read: Any  # (C,) int32, centres that were read of
+    read: Any  # (C + 1,) int32, centres that were read of, and room for one that is known already
 
 
 def new_postings(centers: SparseCenters, dtype: np.dtype, among: NDArray[np.bool_]) -> Postings:

@@ -159,9 +159,11 @@ def test_each_seed_is_the_best_of_its_draws(kind: str, unit_rows: bool, weighted
     for k in range(1, len(chosen)):
         sums = np.cumsum(weights * d2)
         drawn = np.searchsorted(sums, draws[k] * sums[-1], side="right")
-        rests = weights @ np.minimum(d2[:, None], squared_distances(rows, rows[drawn]))
-        mine = weights @ np.minimum(d2, between[:, k])
-        assert mine == pytest.approx(rests.min(), rel=1e-9, abs=1e-9)
+        candidates = np.append(drawn, chosen[k])
+        gains = np.maximum(d2[:, None] - squared_distances(rows, rows[candidates]), 0.0)
+        shares = (rows != 0).astype(int) @ (rows[candidates] != 0).T > 0  # merits are those for rows with a common column
+        of_draws = weights @ np.where(shares, gains, 0.0)
+        assert of_draws[-1] == pytest.approx(of_draws[:-1].max(), rel=1e-9, abs=1e-9)
         d2 = np.minimum(d2, between[:, k])
     np.testing.assert_allclose(shard.squared_distances, d2, rtol=1e-9, atol=1e-9)
     np.testing.assert_allclose(between[np.arange(N), shard.closest_seeds], d2, rtol=1e-9, atol=1e-9)

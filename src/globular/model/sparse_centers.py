@@ -14,7 +14,7 @@ from scipy import sparse
 
 from globular.model.statistics import F64, I64, Floats
 
-SPARSE_FROM = 500
+SPARSE_FROM = 400
 """Centres from which an inverted file of them takes less time than all products; larger = later."""
 
 

@@ -89,7 +89,7 @@ FADING = (300, 1500)
 it would cost several times the fit."""
 LARGEST_SHARE = {"exact": 0.25, "probing": 0.6}
 """Of the columns, the most directions that still pay; few clusters suffer more from what a subspace leaves out."""
-SPARSE_GAIN = 0.1
+SPARSE_GAIN = 0.01
 """Of what an iteration has to gain, the share that is enough where an inverted file makes it cheap."""
 LEFT_TO_NEXT = (1.0, 4.0)
 """How many times the rows of a part the next one has where all trials are left to that one, and where none are. The

@@ -2,7 +2,9 @@
 
 d² = ‖x‖² + ‖s‖² − 2 x·s, and x·s is zero but for those rows, which an inverted file of the rows finds. A row that has
 no column in common with any seed has ‖x‖² + min ‖s‖². So a draw costs as many products as its columns have entries, and
-all rows are looked at only for the shortest seed so far.
+all rows are looked at only for the shortest seed so far. Draws are compared by what they gain for rows that share a
+column with them: a text without words is closer to all others than most of these are to each other, but the mean of its
+cluster will not be.
 """
 
 from __future__ import annotations
@@ -62,12 +64,17 @@ def find_sharing(by_column: Any, seed: int, shared: Any) -> int:
                 shared.found[n] = i
                 n += 1
             shared.products[i] += value * by_column.shares[q]
-    if by_column.squares[seed] < shared.least[0]:  # then it is closer to rows that share nothing with it, too
-        for i in range(by_column.squares.shape[0]):
-            if shared.stamps[i] != stamp:
-                shared.products[i] = 0.0
-                shared.found[n] = i
-                n += 1
+    return n
+
+
+@inline
+def find_others(by_column: Any, n: int, shared: Any) -> int:
+    """All other rows too, at products of zero; how many there are. O(N)."""
+    for i in range(by_column.squares.shape[0]):
+        if shared.stamps[i] != shared.n_looks[0]:
+            shared.products[i] = 0.0
+            shared.found[n] = i
+            n += 1
     return n
 
 
@@ -128,7 +135,10 @@ def seed_sparse_rows(
                 if gain > most:
                     best, most = row, gain
         chosen[s] = best
-        for r in range(find_sharing(by_column, best, shared)):
+        n_found = find_sharing(by_column, best, shared)
+        if by_column.squares[best] < shared.least[0]:  # then it is closer to rows that share nothing with it, too
+            n_found = find_others(by_column, n_found, shared)
+        for r in range(n_found):
             i = shared.found[r]
             square = square_to(by_column, i, best, shared)
             if square < d2[i]:

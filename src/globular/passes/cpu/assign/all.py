@@ -237,7 +237,9 @@ def assign_all(shard: CpuShard, work: Assign) -> HardStatistics:
     """Every row against all centres that may be closer than its own."""
     want_sums = work.want == "sums"
     if not want_sums and len(work.centers) >= SPARSE_FROM and not shard.why_not(AssignSparse):
-        objective, n_changed, n_distances = label_sparse_rows(shard, SparseCenters.of(work.centers))
+        objective, n_changed, n_distances = label_sparse_rows(
+            shard, SparseCenters.of(work.centers), np.empty(shard.n_rows)
+        )
         return HardStatistics(*wanted_sums(shard, work), objective, n_changed, n_distances)
     settled = shard.recall(Settled) or Settled(shard)
     shard.forget(Settled)  # until the pass is complete

@@ -45,9 +45,9 @@ class SparseCenters:
         """‖m‖², (C,)."""
         return np.asarray(np.bincount(self.owners, self.matrix.data**2, minlength=self.shape[0]), dtype=np.float64)
 
-    def times(self, factors: F64) -> SparseCenters:
-        """Each centre times its factor, (C,)."""
-        data = self.matrix.data * factors[self.owners]
+    def over(self, divisors: F64) -> SparseCenters:
+        """Each centre by its divisor, (C,)."""
+        data = self.matrix.data / divisors[self.owners]
         return SparseCenters(sparse.csr_array((data, self.matrix.indices, self.matrix.indptr), self.shape))
 
     def followed_by(self, others: SparseCenters) -> SparseCenters:

@@ -18,12 +18,15 @@ from globular.model.sparse_centers import SparseSeeds
 from globular.model.statistics import F64
 from globular.passes.cpu.assign.sparse import taken
 from globular.passes.cpu.engine.postings import square
-from globular.passes.cpu.engine.rows import CANCELLED
 from globular.passes.cpu.rows import CSRRows
 from globular.passes.cpu.seeds import draw_row, zero_level
 from globular.passes.cpu.shard import CpuShard
 from globular.passes.host import RUN, error_runs, weighted_sum
 from globular.seam.sparse_passes import SeedSparse
+
+CANCELLED = 2.0**-26
+"""Share of what a difference is taken of below which it is not trusted: half of the digits are lost; larger = more rows
+are compared entry by entry."""
 
 
 class RowsByColumn(NamedTuple):

@@ -110,18 +110,19 @@ def test_pruned_rows_read_less_than_all_postings() -> None:
     assert found.n_distances < 0.05 * len(rows) * len(centers)
 
 
-@pytest.mark.parametrize("n_centers", [SPARSE_FROM - 1, SPARSE_FROM])
-def test_labels_alone_come_from_either_side(n_centers: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("n_centers", "empty"), [(SPARSE_FROM - 1, True), (SPARSE_FROM, True), (SPARSE_FROM, False)])
+def test_labels_alone_come_from_either_side(n_centers: int, empty: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     calls = []
     by_file = exact.label_sparse_rows
     monkeypatch.setattr(exact, "label_sparse_rows", lambda *args: calls.append(1) or by_file(*args))
     matrix = sparse.random_array((700, 1000), density=3e-3, rng=np.random.default_rng(0), format="csr")
     shard, rows = CpuShard(matrix), matrix.toarray()
-    found = shard.run(Assign(rows[:n_centers], want="labels"))
-    d2 = cdist(rows, rows[:n_centers], "sqeuclidean")
+    centers = rows[:n_centers] + (0.0 if empty else np.random.default_rng(1).random((n_centers, 1000)))
+    found = shard.run(Assign(centers, want="labels"))
+    d2 = cdist(rows, centers, "sqeuclidean")
     np.testing.assert_array_equal(shard.labels, d2.argmin(axis=1))
     assert found.objective == pytest.approx(d2.min(axis=1).sum(), rel=1e-12)
-    assert len(calls) == (n_centers >= SPARSE_FROM)
+    assert len(calls) == (n_centers >= SPARSE_FROM and empty)
 
 
 @pytest.mark.parametrize(("entries", "few"), [(1, True), (2, False)])
@@ -214,7 +215,7 @@ def test_as_far_from_a_center_that_shares_nothing() -> None:
 
 @pytest.mark.usefixtures("any_entries")
 def test_labels_leave_the_distances_to_seeds_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(exact, "SPARSE_FROM", C)
+    monkeypatch.setattr(exact, "are_sparse", lambda _: True)
     matrix = texts("words")
     shard, rows = CpuShard(matrix), matrix.toarray()
     shard.run(AddSeeds(rows[:3], 0))

@@ -16,6 +16,13 @@ from globular.model.statistics import F64, I64, Floats
 
 SPARSE_FROM = 400
 """Centres from which an inverted file of them takes less time than all products; larger = later."""
+NUMBERS_PER_ENTRY = 16
+"""Numbers of dense centres for each that is not zero from which they are worth inverting; larger = fewer are."""
+
+
+def are_sparse(centers: Floats) -> bool:
+    """Whether dense centres, (C, D), are so many and so empty that an inverted file of them pays."""
+    return len(centers) >= SPARSE_FROM and NUMBERS_PER_ENTRY * np.count_nonzero(centers) <= centers.size
 
 
 @dataclass(frozen=True, slots=True)

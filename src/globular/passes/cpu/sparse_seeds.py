@@ -18,7 +18,7 @@ from globular.model.sparse_centers import SparseSeeds
 from globular.model.statistics import F64
 from globular.passes.cpu.assign.sparse import taken
 from globular.passes.cpu.engine.postings import square
-from globular.passes.cpu.rows import CSRRows
+from globular.passes.cpu.rows import CSRRows, read_only
 from globular.passes.cpu.seeds import draw_row, zero_level
 from globular.passes.cpu.shard import CpuShard
 from globular.passes.host import RUN, error_runs, weighted_sum
@@ -184,8 +184,9 @@ def _begin(shard: CpuShard) -> Seeding:
         matrix = matrix.multiply(shard.scales[:, None]).tocsr()
     columns, owners = matrix.tocsc(), np.repeat(np.arange(n), np.diff(rows.indptr))
     by_column = RowsByColumn(
-        rows.indptr, rows.indices, matrix.data, columns.indptr.astype(np.int64), columns.indices.astype(np.int32),
-        columns.data, np.bincount(owners, matrix.data.astype(np.float64) ** 2, minlength=n), zero_level(shard),
+        rows.indptr, rows.indices, read_only(matrix.data), columns.indptr.astype(np.int64),
+        columns.indices.astype(np.int32), columns.data,
+        np.bincount(owners, matrix.data.astype(np.float64) ** 2, minlength=n), zero_level(shard),
     )  # fmt: skip
     shared = Shared(
         np.empty(n), np.zeros(n, dtype=np.int64), np.empty(n, dtype=np.int64), np.full(1, np.inf),

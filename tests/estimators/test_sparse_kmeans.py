@@ -121,7 +121,7 @@ def test_equal_rows_of_any_weight_end_at_once(X: Any, metric: str, dtype: str) -
 
 
 def test_means_of_counts_are_exact() -> None:
-    rows = sparse.eye_array(510, WORDS, format="csr")[np.repeat(np.arange(510), 49)]
+    rows = sparse.eye_array(SPARSE_FROM + 10, WORDS, format="csr")[np.repeat(np.arange(SPARSE_FROM + 10), 49)]
     start = np.eye(SPARSE_FROM, WORDS)
     model = KMeans(SPARSE_FROM, init=start, algorithm="lloyd").fit(rows)  # ten words go to the first cluster
     np.testing.assert_array_equal(model.cluster_centers_[1:], start[1:])

@@ -164,7 +164,7 @@ def test_each_seed_is_the_best_of_its_draws(kind: str, unit_rows: bool, weighted
         drawn = np.searchsorted(sums, draws[k] * sums[-1], side="right")
         candidates = np.append(drawn, chosen[k])
         gains = np.maximum(d2[:, None] - squared_distances(rows, rows[candidates]), 0.0)
-        shares = (rows != 0).astype(int) @ (rows[candidates] != 0).T > 0  # merits are those for rows with a common column
+        shares = (rows != 0).astype(int) @ (rows[candidates] != 0).T > 0  # only rows with a common column count
         of_draws = weights @ np.where(shares, gains, 0.0)
         assert of_draws[-1] == pytest.approx(of_draws[:-1].max(), rel=1e-9, abs=1e-9)
         d2 = np.minimum(d2, between[:, k])

@@ -22,7 +22,7 @@ NUMBERS_PER_ENTRY = 16
 
 def are_sparse(centers: Floats) -> bool:
     """Whether dense centres, (C, D), are so many and so empty that an inverted file of them pays."""
-    return len(centers) >= SPARSE_FROM and NUMBERS_PER_ENTRY * np.count_nonzero(centers) <= centers.size
+    return len(centers) >= SPARSE_FROM and NUMBERS_PER_ENTRY * int(np.count_nonzero(centers)) <= centers.size
 
 
 @dataclass(frozen=True, slots=True)

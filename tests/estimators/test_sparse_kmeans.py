@@ -105,6 +105,38 @@ def test_fewer_distinct_rows_than_clusters(X: Any) -> None:
     assert model.inertia_ == pytest.approx(0.0, abs=1e-9)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("metric", ["euclidean", "cosine"])
+def test_equal_rows_of_any_weight_end_at_once(X: Any, metric: str, dtype: str) -> None:
+    rows = sparse.csr_array(sparse.vstack([X[:100]] * 8)).astype(dtype)
+    start = np.repeat(X[:100].toarray(), 6, axis=0)
+    for init in ("auto", start):
+        model = KMeans(600, metric=metric, init=init, random_state=0)
+        with pytest.warns(UserWarning, match="Number of distinct clusters"):
+            model.fit(rows, sample_weight=0.1 + np.random.default_rng(0).random(800))
+        assert model.n_iter_ <= 3
+        assert len(np.unique(model.labels_)) == 100
+        np.testing.assert_array_equal(model.predict(rows), model.labels_)
+        assert (np.linalg.norm(model.cluster_centers_, axis=1) > 0).all()
+
+
+def test_means_of_counts_are_exact() -> None:
+    rows = sparse.eye_array(SPARSE_FROM + 10, WORDS, format="csr")[np.repeat(np.arange(SPARSE_FROM + 10), 49)]
+    start = np.eye(SPARSE_FROM, WORDS)
+    model = KMeans(SPARSE_FROM, init=start, algorithm="lloyd").fit(rows)  # ten words go to the first cluster
+    np.testing.assert_array_equal(model.cluster_centers_[1:], start[1:])
+
+
+def test_empty_texts_have_no_direction(X: Any) -> None:
+    rows = X.tolil()
+    rows[::10] = 0
+    rows = sparse.csr_array(rows)
+    model = KMeans(600, metric="cosine", random_state=0).fit(rows)
+    errors = [record.objective for record in model.history_]
+    assert all(after <= before * (1 + 1e-12) for before, after in pairwise(errors))
+    np.testing.assert_allclose(np.linalg.norm(model.cluster_centers_, axis=1), 1.0)
+
+
 def test_its_seeds_beat_random_ones(X: Any) -> None:
     best = KMeans(600, random_state=0).fit(X).inertia_
     assert best < KMeans(600, algorithm="lloyd", init="random", random_state=0).fit(X).inertia_

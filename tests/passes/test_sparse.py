@@ -14,7 +14,8 @@ from globular.model.sparse_centers import SPARSE_FROM, SparseCenters
 from globular.passes.cpu import CpuShard
 from globular.passes.cpu import shard as shard_module
 from globular.passes.cpu.assign import all as exact
-from globular.seam.passes import Assign
+from globular.passes.cpu.sparse_seeds import COMMON
+from globular.seam.passes import AddSeeds, Assign
 from globular.seam.sparse_passes import AssignSparse, SeedSparse
 from makers import weights_for
 from reference.assign import as_seen, hard_pass, squared_distances
@@ -110,18 +111,19 @@ def test_pruned_rows_read_less_than_all_postings() -> None:
     assert found.n_distances < 0.05 * len(rows) * len(centers)
 
 
-@pytest.mark.parametrize("n_centers", [SPARSE_FROM - 1, SPARSE_FROM])
-def test_labels_alone_come_from_either_side(n_centers: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("n_centers", "empty"), [(SPARSE_FROM - 1, True), (SPARSE_FROM, True), (SPARSE_FROM, False)])
+def test_labels_alone_come_from_either_side(n_centers: int, empty: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     calls = []
     by_file = exact.label_sparse_rows
     monkeypatch.setattr(exact, "label_sparse_rows", lambda *args: calls.append(1) or by_file(*args))
     matrix = sparse.random_array((700, 1000), density=3e-3, rng=np.random.default_rng(0), format="csr")
     shard, rows = CpuShard(matrix), matrix.toarray()
-    found = shard.run(Assign(rows[:n_centers], want="labels"))
-    d2 = cdist(rows, rows[:n_centers], "sqeuclidean")
+    centers = rows[:n_centers] + (0.0 if empty else np.random.default_rng(1).random((n_centers, 1000)))
+    found = shard.run(Assign(centers, want="labels"))
+    d2 = cdist(rows, centers, "sqeuclidean")
     np.testing.assert_array_equal(shard.labels, d2.argmin(axis=1))
     assert found.objective == pytest.approx(d2.min(axis=1).sum(), rel=1e-12)
-    assert len(calls) == (n_centers >= SPARSE_FROM)
+    assert len(calls) == (n_centers >= SPARSE_FROM and empty)
 
 
 @pytest.mark.parametrize(("entries", "few"), [(1, True), (2, False)])
@@ -145,9 +147,13 @@ def test_dense_rows_are_refused() -> None:
 @pytest.mark.parametrize("unit_rows", [False, True])
 @pytest.mark.parametrize("kind", KINDS)
 def test_each_seed_is_the_best_of_its_draws(kind: str, unit_rows: bool, weighted: bool) -> None:
-    matrix, rng = texts(kind), np.random.default_rng(1)
+    matrix, rng = texts(kind, n_columns=15 * D), np.random.default_rng(1)
     rows, weights = as_seen(matrix, unit_rows=unit_rows), weights_for(N) if weighted else np.ones(N)
+    rare = rows[:, (rows != 0).sum(axis=0) <= N // COMMON]  # common columns tell draws little, and take long
+    squares = (rows**2).sum(axis=1)
     shard = CpuShard(matrix, weights if weighted else None, unit_rows=unit_rows)
+    if unit_rows:  # rows of zeros have no direction, and are no seeds
+        weights = np.where(rows.any(axis=1), weights, 0.0)
     draws, chosen = rng.random((30, 4)), np.empty(0, dtype=np.intp)
     for begin in (0, 1, 12):  # one call goes on where another has ended
         some = draws[begin : {0: 1, 1: 12, 12: 30}[begin]]
@@ -160,22 +166,65 @@ def test_each_seed_is_the_best_of_its_draws(kind: str, unit_rows: bool, weighted
         sums = np.cumsum(weights * d2)
         drawn = np.searchsorted(sums, draws[k] * sums[-1], side="right")
         candidates = np.append(drawn, chosen[k])
-        gains = np.maximum(d2[:, None] - squared_distances(rows, rows[candidates]), 0.0)
-        shares = (rows != 0).astype(int) @ (rows[candidates] != 0).T > 0  # merits are those for rows with a common column
-        of_draws = weights @ np.where(shares, gains, 0.0)
+        away = squares[:, None] + squares[candidates] - 2.0 * rare @ rare[candidates].T
+        shares = (rare != 0).astype(int) @ (rare[candidates] != 0).T > 0  # only rows with such a column in common count
+        of_draws = weights @ np.where(shares, np.maximum(d2[:, None] - away, 0.0), 0.0)
         assert of_draws[-1] == pytest.approx(of_draws[:-1].max(), rel=1e-9, abs=1e-9)
         d2 = np.minimum(d2, between[:, k])
     np.testing.assert_allclose(shard.squared_distances, d2, rtol=1e-9, atol=1e-9)
     np.testing.assert_allclose(between[np.arange(N), shard.closest_seeds], d2, rtol=1e-9, atol=1e-9)
-    assert found.potential == pytest.approx(weights @ d2, rel=1e-9)
+    assert found.potential == pytest.approx((weights_for(N) if weighted else np.ones(N)) @ d2, rel=1e-9)
 
 
 @pytest.mark.usefixtures("any_entries")
-def test_there_are_no_more_seeds_than_distinct_rows() -> None:
-    matrix = sparse.csr_array(np.repeat(texts("words", n=9).toarray(), 20, axis=0))
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_there_are_no_more_seeds_than_distinct_rows(dtype: str) -> None:
+    matrix = sparse.csr_array(np.repeat(texts("words", n=9).toarray(), 20, axis=0).astype(dtype))
     found = CpuShard(matrix).run(SeedSparse(np.random.default_rng(0).random((30, 3))))
     assert len(found.indices) == len(np.unique(matrix.toarray()[found.indices], axis=0)) == 9
     assert found.potential == 0.0
+
+
+@pytest.mark.usefixtures("any_entries")
+def test_seeds_are_drawn_beside_a_giant_row_and_a_large_common_column() -> None:
+    rows = texts("words").toarray()
+    rows[3, 5], draws = 1e10, np.random.default_rng(0).random((40, 3))
+    assert len(CpuShard(sparse.csr_array(rows)).run(SeedSparse(draws)).indices) == 40
+    rows[3, 5], rows[:, 0] = 0.0, 1e7
+    assert len(CpuShard(sparse.csr_array(rows)).run(SeedSparse(draws)).indices) == 40
+
+
+@pytest.mark.usefixtures("any_entries")
+@pytest.mark.parametrize("unit_rows", [False, True])
+@pytest.mark.parametrize("scale", [1e-25, 1e25])
+def test_single_precision_rows_of_any_scale(scale: float, unit_rows: bool) -> None:
+    matrix = (scale * texts("words")).astype("float32")
+    rows, shard = as_seen(matrix, unit_rows=unit_rows), CpuShard(matrix, unit_rows=unit_rows)
+    shard.run(AssignSparse(SparseCenters.of(rows[1 : C + 1])))
+    d2 = squared_distances(rows, rows[1 : C + 1])
+    np.testing.assert_allclose(d2[np.arange(N), shard.labels], d2.min(axis=1), rtol=1e-12)
+    assert len(shard.run(SeedSparse(np.random.default_rng(0).random((40, 3)))).indices) == 40
+
+
+@pytest.mark.usefixtures("any_entries")
+def test_as_far_from_a_center_that_shares_nothing() -> None:
+    rows, centers = np.zeros((2, D)), np.zeros((3, D))
+    rows[0, 0], centers[0, 1], centers[1, :2], centers[2, 2] = 0.3, 0.8, (0.6, 0.8), 9.0
+    shard = CpuShard(sparse.csr_array(rows))
+    for first in (centers[[2, 1, 1]], centers):  # the row comes from the second
+        shard.run(AssignSparse(SparseCenters.of(first)))
+    assert shard.labels[0] == squared_distances(rows, centers).argmin(axis=1)[0] == 0
+
+
+@pytest.mark.usefixtures("any_entries")
+def test_labels_leave_the_distances_to_seeds_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exact, "are_sparse", lambda _: True)
+    matrix = texts("words")
+    shard, rows = CpuShard(matrix), matrix.toarray()
+    shard.run(AddSeeds(rows[:3], 0))
+    before = shard.squared_distances.copy()
+    shard.run(Assign(rows[:C], want="labels"))
+    np.testing.assert_array_equal(shard.squared_distances, before)
 
 
 def test_sparse_centers_are_what_dense_ones_are() -> None:
@@ -186,7 +235,7 @@ def test_sparse_centers_are_what_dense_ones_are() -> None:
     assert a.shape == (600, 30)
     np.testing.assert_array_equal(a.dense(), one)
     np.testing.assert_allclose(a.norms, (one**2).sum(axis=1))
-    np.testing.assert_array_equal(a.times(np.arange(600.0)).dense(), one * np.arange(600.0)[:, None])
+    np.testing.assert_array_equal(a.over(1.0 + np.arange(600.0)).dense(), one / (1.0 + np.arange(600.0))[:, None])
     np.testing.assert_array_equal(a.followed_by(b).dense(), np.concatenate([one, other]))
     which = rng.integers(0, 600, 50)
     np.testing.assert_array_equal(a.picked(which).dense(), one[which])

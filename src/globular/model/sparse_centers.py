@@ -16,6 +16,13 @@ from globular.model.statistics import F64, I64, Floats
 
 SPARSE_FROM = 400
 """Centres from which an inverted file of them takes less time than all products; larger = later."""
+NUMBERS_PER_ENTRY = 16
+"""Numbers of dense centres for each that is not zero from which they are worth inverting; larger = fewer are."""
+
+
+def are_sparse(centers: Floats) -> bool:
+    """Whether dense centres, (C, D), are so many and so empty that an inverted file of them pays."""
+    return len(centers) >= SPARSE_FROM and NUMBERS_PER_ENTRY * int(np.count_nonzero(centers)) <= centers.size
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +52,9 @@ class SparseCenters:
         """‖m‖², (C,)."""
         return np.asarray(np.bincount(self.owners, self.matrix.data**2, minlength=self.shape[0]), dtype=np.float64)
 
-    def times(self, factors: F64) -> SparseCenters:
-        """Each centre times its factor, (C,)."""
-        data = self.matrix.data * factors[self.owners]
+    def over(self, divisors: F64) -> SparseCenters:
+        """Each centre by its divisor, (C,)."""
+        data = self.matrix.data / divisors[self.owners]
         return SparseCenters(sparse.csr_array((data, self.matrix.indices, self.matrix.indptr), self.shape))
 
     def followed_by(self, others: SparseCenters) -> SparseCenters:

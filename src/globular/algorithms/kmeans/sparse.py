@@ -52,7 +52,9 @@ def sparse_kmeans(shard: Shard, centers: SparseCenters, options: ProbingOptions)
     for iteration in count(1):
         statistics = shard.run(AssignSparse(centers))
         objective = statistics.objective
-        means, n_relocated = _means(statistics, centers, unit=options.unit_centers)
+        # rows that lie at their centres have nothing to gain from means, which are rounded
+        means = _means(statistics, centers, unit=options.unit_centers) if objective > 0 else centers
+        n_relocated = statistics.far.shape[0]
         gain, before = before - objective, objective
         n_changed = statistics.n_changed if iteration > 1 else shard.n_rows
         stopped = ""
@@ -72,15 +74,13 @@ def sparse_kmeans(shard: Shard, centers: SparseCenters, options: ProbingOptions)
         centers = means
 
 
-def _means(statistics: SparseStatistics, old: SparseCenters, *, unit: bool) -> tuple[SparseCenters, int]:
-    """Means of the clusters, and how many had run empty and have moved to far rows."""
-    sums, counts = statistics.sums, statistics.counts
+def _means(statistics: SparseStatistics, old: SparseCenters, *, unit: bool) -> SparseCenters:
+    """Means of the clusters; those that have run empty move to far rows."""
+    sums, counts, far = statistics.sums, statistics.counts, statistics.far
     divisors = np.sqrt(sums.norms) if unit else counts
-    means = sums.times(np.divide(1.0, divisors, out=np.zeros_like(divisors), where=divisors > 0))
-    lost = np.flatnonzero((divisors <= 0) & (counts > 0))  # opposite rows cancel: the cluster keeps its direction
-    if len(lost):
-        means = means.replaced(lost, old.picked(lost))
-    far, n_far = statistics.far, statistics.far.shape[0]
-    if n_far:
-        means = means.replaced(np.flatnonzero(counts <= 0)[:n_far], far)
-    return means, n_far
+    means = sums.over(np.where(divisors > 0, divisors, 1.0))
+    kept = np.flatnonzero(divisors <= 0)  # without rows, or opposite rows cancel: the cluster keeps its centre
+    if len(kept):
+        means = means.replaced(kept, old.picked(kept))
+        means = means.replaced(np.flatnonzero(counts <= 0)[: far.shape[0]], far)
+    return means

@@ -15,17 +15,20 @@ import numpy as np
 
 from globular.jit import inline, kernel
 from globular.model.sparse_centers import SparseSeeds
+from globular.model.statistics import F64
 from globular.passes.cpu.assign.sparse import taken
-from globular.passes.cpu.rows import CSRRows
-from globular.passes.cpu.seeds import draw_row
+from globular.passes.cpu.engine.postings import square
+from globular.passes.cpu.rows import CSRRows, read_only
+from globular.passes.cpu.seeds import draw_row, zero_level
 from globular.passes.cpu.shard import CpuShard
 from globular.passes.host import RUN, error_runs, weighted_sum
 from globular.seam.sparse_passes import SeedSparse
 
 COMMON = 32
 """Columns that one row in 32 has play no part where draws are compared; larger = fewer take part, in less time."""
-SAME = 2.0**-44
-"""Share of ‖x‖² + ‖s‖² below which a row is the seed: rounding."""
+CANCELLED = 2.0**-26
+"""Share of what a difference is taken of below which it is not trusted: half of the digits are lost; larger = more rows
+are compared entry by entry."""
 
 
 class RowsByColumn(NamedTuple):
@@ -33,11 +36,12 @@ class RowsByColumn(NamedTuple):
 
     starts: Any  # (N + 1,)
     columns: Any  # (n,)
-    values: Any  # (n,) in the rows' dtype
+    values: Any  # (n,)
     begins: Any  # (D + 1,)
     holders: Any  # (n,) rows
     shares: Any  # (n,) their values
     squares: Any  # (N,) ‖x‖²
+    zero: float  # squared distance up to which two rows are the same
 
 
 class Shared(NamedTuple):
@@ -86,8 +90,18 @@ def find_others(by_column: Any, n: int, shared: Any) -> int:
 def square_to(by_column: Any, i: int, seed: int, shared: Any) -> float:
     """‖x_i − s‖² of a row found."""
     total = by_column.squares[i] + by_column.squares[seed]
-    square = total - 2.0 * shared.products[i]
-    return square if i != seed and square > SAME * total else 0.0
+    found = total - 2.0 * shared.products[i]
+    if found < CANCELLED * total:
+        found = square((by_column.values, by_column.columns, by_column.starts), i, 1.0, by_column, seed)
+    return found if found > by_column.zero else 0.0
+
+
+@inline
+def sum_runs(d2: Any, weights: Any, length: int, begin: int, end: int, sums: Any) -> None:
+    """Σ w d² of runs begin … end − 1. O(rows)."""
+    for run in range(begin, end):
+        first, last = run * length, min((run + 1) * length, d2.shape[0])
+        sums[run] = weighted_sum(d2[first:last], weights[first:last])
 
 
 @inline
@@ -111,18 +125,19 @@ def draw_by_error(share: float, length: int, d2: Any, weights: Any, sums: Any) -
 @kernel
 def seed_sparse_rows(
     by_column: Any,  # IN
-    weights: Any,  # IN  (N,) or empty
+    weights: Any,  # IN  (N,) or empty; rows without weight are not drawn
     first: int,  # IN  the first seed; −1 where there are seeds
     draws: Any,  # IN  (seeds, trials)
     number: int,  # IN  of the first of these seeds
     length: int,  # IN  rows of a run
     d2: Any,  # IN/OUT (N,)
     seeds: Any,  # IN/OUT (N,)
-    sums: Any,  # IN/OUT (runs,) Σ w d²; infinite before the first seed
+    sums: Any,  # OUT (runs,) Σ w d²
     shared: Any,  # IN/OUT
     chosen: Any,  # OUT (seeds,) rows
 ) -> int:
     """Draw seeds until no distinct row is left; returns how many. O(seeds · trials · entries of a row's columns)."""
+    sum_runs(d2, weights, length, 0, sums.shape[0], sums)
     for s in range(chosen.shape[0]):
         best, most = first, -1.0
         if s > 0 or first < 0:
@@ -144,15 +159,16 @@ def seed_sparse_rows(
             n_found = find_others(by_column, n_found, shared)
         for r in range(n_found):
             i = shared.found[r]
-            square = square_to(by_column, i, best, shared)
-            if square < d2[i]:
-                sums[i // length] -= (d2[i] - square) * (weights[i] if weights.shape[0] else 1.0)
-                d2[i] = square
+            to_seed = square_to(by_column, i, best, shared)
+            if to_seed < d2[i]:
+                run, loss = i // length, (d2[i] - to_seed) * (weights[i] if weights.shape[0] else 1.0)
+                d2[i] = to_seed
                 seeds[i] = number + s
+                sums[run] -= loss
+                if sums[run] < CANCELLED * loss:  # what is left may be rounding
+                    sum_runs(d2, weights, length, run, run + 1, sums)
         if number + s == 0:
-            for run in range(sums.shape[0]):
-                begin, end = run * length, min((run + 1) * length, d2.shape[0])
-                sums[run] = weighted_sum(d2[begin:end], weights[begin:end])
+            sum_runs(d2, weights, length, 0, sums.shape[0], sums)
         shared.least[0] = min(shared.least[0], by_column.squares[best])
     return chosen.shape[0]
 
@@ -170,10 +186,11 @@ def _begin(shard: CpuShard) -> Seeding:
     matrix = rows.block(0, n)
     if len(shard.scales):
         matrix = matrix.multiply(shard.scales[:, None]).tocsr()
-    columns = matrix.tocsc()
+    columns, owners = matrix.tocsc(), np.repeat(np.arange(n), np.diff(rows.indptr))
     by_column = RowsByColumn(
-        rows.indptr, rows.indices, matrix.data, columns.indptr.astype(np.int64), columns.indices.astype(np.int32),
-        columns.data, np.asarray(matrix.multiply(matrix).sum(axis=1), dtype=np.float64).ravel(),
+        rows.indptr, rows.indices, read_only(matrix.data), columns.indptr.astype(np.int64),
+        columns.indices.astype(np.int32), columns.data,
+        np.bincount(owners, matrix.data.astype(np.float64) ** 2, minlength=n), zero_level(shard),
     )  # fmt: skip
     shared = Shared(
         np.empty(n), np.zeros(n, dtype=np.int64), np.empty(n, dtype=np.int64), np.full(1, np.inf),
@@ -182,18 +199,25 @@ def _begin(shard: CpuShard) -> Seeding:
     return Seeding(by_column, shared)
 
 
+def _drawn_by(shard: CpuShard) -> F64:
+    """Weights of the rows that may be seeds: those of zeros have no direction, where that is what counts."""
+    if not len(shard.scales) or (shard.scales > 0).all() or not shard.scales.any():
+        return shard.weights
+    return np.where(shard.scales > 0, shard.weights if len(shard.weights) else 1.0, 0.0)
+
+
 @CpuShard.implements(SeedSparse)
 def seed_sparse(shard: CpuShard, work: SeedSparse) -> SparseSeeds:
     """On one thread: a seed depends on the last one, and costs less than it takes to wake another."""
-    seeding, first = shard.recall(Seeding), -1
+    seeding, first, weights = shard.recall(Seeding), -1, _drawn_by(shard)
     if work.n_before == 0 or seeding is None:
         shard.squared_distances[:], shard.closest_seeds[:] = np.inf, -1
         seeding = _begin(shard)
-        first = int(shard.locate(work.draws[:1, 0] * shard.total_weight, "weights")[0])
-    sums = error_runs(shard).copy()
-    chosen = np.empty(len(work.draws), dtype=np.int64)
+        ends = np.cumsum(weights if len(weights) else np.ones(shard.n_rows))
+        first = int(ends.searchsorted(min(work.draws[0, 0] * ends[-1], np.nextafter(ends[-1], 0)), side="right"))
+    chosen, sums = np.empty(len(work.draws), dtype=np.int64), np.empty(-(-shard.n_rows // RUN))
     n_found = seed_sparse_rows(
-        seeding.by_column, shard.weights, first, work.draws, work.n_before, RUN, shard.squared_distances,
+        seeding.by_column, weights, first, work.draws, work.n_before, RUN, shard.squared_distances,
         shard.closest_seeds, sums, seeding.shared, chosen,
     )  # fmt: skip
     shard.error_runs = None

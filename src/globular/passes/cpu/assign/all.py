@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from globular.jit import Queue, Scratch, inline, kernel, new_queue, share_kernel, take_number
 from globular.jit.tiles import ROWS
-from globular.model.sparse_centers import SPARSE_FROM, SparseCenters
+from globular.model.sparse_centers import SparseCenters, are_sparse
 from globular.model.statistics import HardStatistics
 from globular.passes.cpu.assign.sparse import label_sparse_rows
 from globular.passes.cpu.engine.decide import ROUND_DOWN, label_block
@@ -236,8 +236,10 @@ def assign_spans(
 def assign_all(shard: CpuShard, work: Assign) -> HardStatistics:
     """Every row against all centres that may be closer than its own."""
     want_sums = work.want == "sums"
-    if not want_sums and len(work.centers) >= SPARSE_FROM and not shard.why_not(AssignSparse):
-        objective, n_changed, n_distances = label_sparse_rows(shard, SparseCenters.of(work.centers))
+    if not want_sums and not shard.why_not(AssignSparse) and are_sparse(work.centers):
+        objective, n_changed, n_distances = label_sparse_rows(
+            shard, SparseCenters.of(work.centers), np.empty(shard.n_rows)
+        )
         return HardStatistics(*wanted_sums(shard, work), objective, n_changed, n_distances)
     settled = shard.recall(Settled) or Settled(shard)
     shard.forget(Settled)  # until the pass is complete

@@ -15,6 +15,7 @@ from scipy import sparse
 
 from globular.jit import Queue, Scratch, Zeros, kernel, new_queue, share_kernel, take_number
 from globular.model.sparse_centers import SparseCenters, SparseStatistics
+from globular.model.statistics import F64
 from globular.passes.cpu.engine.group import group_by
 from globular.passes.cpu.engine.postings import (
     Looks,
@@ -26,7 +27,7 @@ from globular.passes.cpu.engine.postings import (
     wipe_out,
     write_out,
 )
-from globular.passes.cpu.engine.rows import row_length
+from globular.passes.cpu.engine.rows import CANCELLED, row_length
 from globular.passes.cpu.rows import CSRRows
 from globular.passes.cpu.shard import CpuShard
 from globular.passes.host import SEARCHED_AT_ONCE
@@ -47,7 +48,7 @@ def assign_sparse_rows(
     same: Any,  # IN  (C,) bool, those that are
     held: Any,  # IN  (N,) labels of the last pass, if that was among as many centres
     center: Zeros,  # scratch (D,)
-    gains: Zeros,  # scratch (C,) in the rows' dtype
+    gains: Zeros,  # scratch (C,)
     read: Scratch,  # scratch (C + 1,) int32
     labels: Any,  # IN/OUT (N,) −1 where there is none
     d2: Any,  # OUT (N,)
@@ -64,7 +65,7 @@ def assign_sparse_rows(
             scale = scales[i] if scales.shape[0] else 1.0
             own, its_product = int(labels[i]), 0.0
             if own < 0:
-                own = guess(rows, i, postings)
+                own = guess(rows, i, scale, postings)
                 its_product = product(rows, i, scale, postings, own)
             else:
                 if own != written:
@@ -80,7 +81,7 @@ def assign_sparse_rows(
             else:
                 c, score, n = closest(rows, i, scale, own, its_product, size, postings, looks)
             d2[i] = size * size + score
-            if d2[i] < CANCELLED_SHARE * (size * size + postings.norms[c]):
+            if d2[i] < CANCELLED * (size * size + postings.norms[c]):
                 d2[i] = square(rows, i, scale, postings, c)
             objective += d2[i] * (weights[i] if weights.shape[0] else 1.0)
             n_changed += labels[i] != c
@@ -92,10 +93,6 @@ def assign_sparse_rows(
         s = take_number(queue)
 
 
-CANCELLED_SHARE = 2.0**-10
-"""Share of ‖x‖² + ‖m‖² below which a squared distance is taken from differences: digits would cancel."""
-
-
 class Closest(NamedTuple):
     """What a pass leaves to the next: its centres, and the closest of them to every row."""
 
@@ -103,8 +100,8 @@ class Closest(NamedTuple):
     held: Labels
 
 
-def label_sparse_rows(shard: CpuShard, centers: SparseCenters) -> tuple[float, int, int]:
-    """Label all rows, and leave their squared distances: the objective, labels changed and distances looked at."""
+def label_sparse_rows(shard: CpuShard, centers: SparseCenters, d2: F64) -> tuple[float, int, int]:
+    """Label all rows, and set their squared distances: the objective, labels changed and distances looked at."""
     assert isinstance(shard.rows, CSRRows)
     (C, D), rows, labels = centers.shape, shard.rows, shard.labels
     labels[labels >= C] = -1  # of another number of centres
@@ -114,17 +111,17 @@ def label_sparse_rows(shard: CpuShard, centers: SparseCenters) -> tuple[float, i
     if before is not None and before.centers.shape == centers.shape:
         same = centers.is_same(before.centers)
     held = np.full(shard.n_rows, -1, dtype=np.int32) if before is None else before.held
-    postings = new_postings(centers, rows.dtype, np.ones(C, dtype=np.bool_))
-    moved = new_postings(centers, rows.dtype, ~same)
+    postings = new_postings(centers, np.ones(C, dtype=np.bool_))
+    moved = new_postings(centers, ~same) if same.any() else postings
     n_stretches = -(-shard.n_rows // SEARCHED_AT_ONCE)
     objectives, numbers = np.empty(n_stretches), np.empty((n_stretches, 2), dtype=np.int64)
-    queue, d2 = new_queue(), shard.squared_distances
+    queue = new_queue()
 
     def assign() -> None:
         assign_sparse_rows(
             queue, SEARCHED_AT_ONCE, order, rows.kernel_rows(0, shard.n_rows), shard.scales, shard.weights, postings,
-            moved, same, held, np.zeros(D), np.zeros(C, dtype=rows.dtype), np.empty(C + 1, dtype=np.int32), labels, d2,
-            objectives, numbers,
+            moved, same, held, np.zeros(D), np.zeros(C), np.empty(C + 1, dtype=np.int32), labels, d2, objectives,
+            numbers,
         )  # fmt: skip
 
     share_kernel(assign, queue, min(shard.n_threads, n_stretches), calls_blas=False)
@@ -150,23 +147,27 @@ def sparse_sums(shard: CpuShard, C: int) -> SparseCenters:
 def taken(shard: CpuShard, indices: NDArray[np.integer]) -> SparseCenters:
     """Some rows, as centres."""
     assert isinstance(shard.rows, CSRRows)
-    found = SparseCenters(shard.rows.block(0, shard.n_rows)[indices].astype(np.float64))
-    return found.times(shard.scales[indices]) if len(shard.scales) else found
+    found = shard.rows.block(0, shard.n_rows)[indices].astype(np.float64)
+    if len(shard.scales):
+        found.data *= np.repeat(shard.scales[indices], np.diff(found.indptr))
+    return SparseCenters(found)
 
 
-def _far_rows(shard: CpuShard, n: int) -> SparseCenters:
+def _far_rows(shard: CpuShard, centers: SparseCenters, n: int) -> SparseCenters:
     """Up to n different rows, the farthest from their centres first."""
     if n == 0:
         return SparseCenters.of(np.empty((0, shard.n_columns)))
     rows, d2 = shard.rows, shard.squared_distances
     assert isinstance(rows, CSRRows)
-    if len(shard.weights):
-        d2 = np.where(shard.weights > 0, d2, 0.0)
+    for each in (shard.weights, shard.scales):  # a row of zeros has no direction
+        if len(each):
+            d2 = np.where(each > 0, d2, 0.0)
+    rounding = 1e-28 * centers.norms
     m = min(4 * n + 16, shard.n_rows)  # rows may be alike: the next iteration finds what these miss
     some = np.argpartition(-d2, m - 1)[:m]
     found: dict[bytes, int] = {}
     for i in some[np.lexsort((some, -d2[some]))].tolist():
-        if d2[i] > 0.0:
+        if d2[i] > rounding[shard.labels[i]]:
             entries = slice(rows.indptr[i], rows.indptr[i + 1])
             found.setdefault(rows.indices[entries].tobytes() + rows.data[entries].tobytes(), i)
     return taken(shard, np.array(list(found.values())[:n], dtype=np.intp))
@@ -174,9 +175,9 @@ def _far_rows(shard: CpuShard, n: int) -> SparseCenters:
 
 @CpuShard.implements(AssignSparse)
 def assign_sparse(shard: CpuShard, work: AssignSparse) -> SparseStatistics:
-    objective, n_changed, n_distances = label_sparse_rows(shard, work.centers)
+    objective, n_changed, n_distances = label_sparse_rows(shard, work.centers, shard.squared_distances)
     C = work.centers.shape[0]
     counts = np.bincount(shard.labels, shard.weights if len(shard.weights) else None, minlength=C).astype(np.float64)
     n_empty = int(np.count_nonzero(counts <= 0))
-    far = _far_rows(shard, n_empty)
+    far = _far_rows(shard, work.centers, n_empty)
     return SparseStatistics(sparse_sums(shard, C), counts, objective, n_changed, n_distances, far)

@@ -26,11 +26,9 @@ from globular.model.sparse_centers import SparseCenters
 from globular.passes.cpu.engine.group import group_by
 
 CANCELLED = 2.0**-40
-"""Share of ‖x‖² + ‖m‖² below which squared distances are compared by differences."""
+"""Share of ‖x‖² + ‖m‖² that rounding may amount to: squares that differ by less are compared by differences."""
 CHECK = 4.0
 """Postings that could be read in the time of a product's entry; larger = all are read sooner."""
-ROUNDING = 8.0
-"""Bound of the error of a product, in roundings for each entry of the row and the lengths of both."""
 
 
 class Postings(NamedTuple):
@@ -41,10 +39,9 @@ class Postings(NamedTuple):
     values: Any  # (n,) float64
     norms: Any  # (C,) ‖m‖²
     by_norm: Any  # (m,) the centres that are in the file, the shortest first
-    longest: Any  # (1,) the largest ‖m‖
     begins: Any  # (D + 1,) where the postings of each column begin
     holders: Any  # (n,) int32 the centres that have it
-    shares: Any  # (n,) their values in the rows' dtype, the largest first
+    shares: Any  # (n,) their values, the largest first
     widths: Any  # (D,) square root of the number of postings
 
 
@@ -52,12 +49,12 @@ class Looks(NamedTuple):
     """Scratch memory of a thread."""
 
     center: Any  # (D,) the centre of the rows at hand, written out; zeros elsewhere
-    gains: Any  # (C,) zeros, in the rows' dtype
+    gains: Any  # (C,) zeros
     read: Any  # (C + 1,) int32, centres that were read of, and room for one that is known already
 
 
-def new_postings(centers: SparseCenters, dtype: np.dtype, among: NDArray[np.bool_]) -> Postings:
-    """The inverted file of those `among` the centres, for rows of this dtype."""
+def new_postings(centers: SparseCenters, among: NDArray[np.bool_]) -> Postings:
+    """The inverted file of those `among` the centres."""
     norms, owners, starts = centers.norms, centers.owners, centers.matrix.indptr.astype(np.int64)
     columns, values = centers.matrix.indices.astype(np.int32, copy=False), centers.matrix.data
     order = np.flatnonzero(among[owners])
@@ -65,9 +62,8 @@ def new_postings(centers: SparseCenters, dtype: np.dtype, among: NDArray[np.bool
     begins, by_column = group_by(columns[order], centers.shape[1])
     order, by_norm = order[by_column], np.argsort(norms, kind="stable")
     return Postings(
-        starts, columns, values, norms, by_norm[among[by_norm]],
-        np.sqrt(norms.max(initial=0.0, keepdims=True)), begins, owners[order].astype(np.int32),
-        values[order].astype(dtype), np.sqrt(np.diff(begins)),
+        starts, columns, values, norms, by_norm[among[by_norm]], begins, owners[order].astype(np.int32), values[order],
+        np.sqrt(np.diff(begins)),
     )  # fmt: skip
 
 
@@ -125,21 +121,26 @@ def square(rows: Any, i: int, scale: float, postings: Any, c: int) -> float:
 
 
 @inline
-def guess(rows: Any, i: int, postings: Any) -> int:
-    """A centre that may be close: of all that head a column's postings, the one with the largest product."""
+def guess(rows: Any, i: int, scale: float, postings: Any) -> int:
+    """A centre that may be close: of all that head a column's postings, the one that is closest by that column."""
     data, indices, indptr = rows
-    found, most = postings.by_norm[0], 0.0
+    found = postings.by_norm[0]
+    least = postings.norms[found]
     for k in range(indptr[i], indptr[i + 1]):
         begin = postings.begins[indices[k]]
-        if begin < postings.begins[indices[k] + 1] and data[k] * postings.shares[begin] > most:
-            found, most = np.int64(postings.holders[begin]), np.float64(data[k] * postings.shares[begin])
+        if begin < postings.begins[indices[k] + 1]:
+            c = np.int64(postings.holders[begin])
+            score = postings.norms[c] - 2.0 * scale * data[k] * postings.shares[begin]
+            if score < least:
+                found, least = c, score
     return found
 
 
 @inline
 def closer(rows: Any, i: int, scale: float, length: float, postings: Any, one: int, other: int, lead: float) -> bool:
     """Whether `one` is closer than `other`, or as close and comes first; its score is lower by `lead`."""
-    if abs(lead) > CANCELLED * (length * length + postings.longest[0] * postings.longest[0]):
+    norms = postings.norms
+    if abs(lead) > CANCELLED * (length * length + norms[one] + norms[other]):
         return lead > 0.0
     a, b = square(rows, i, scale, postings, one), square(rows, i, scale, postings, other)
     return a < b or (a == b and one < other)
@@ -151,8 +152,8 @@ def read_postings(rows: Any, i: int, scale: float, share: float, postings: Any, 
     data, indices, indptr = rows
     gains, read, n_read, n_products = looks.gains, looks.read, 0, 0
     for k in range(indptr[i], indptr[i + 1]):
-        x, j = gains.dtype.type(scale * data[k]), indices[k]
-        threshold = gains.dtype.type(share * postings.widths[j])
+        x, j = scale * data[k], indices[k]
+        threshold = share * postings.widths[j]
         least = abs(x) * threshold
         for q in range(postings.begins[j], postings.begins[j + 1]):
             value = postings.shares[q]
@@ -191,7 +192,7 @@ def closest(
     best, score, nnz = own, norms[own] - 2.0 * its_product, indptr[i + 1] - indptr[i]
     if postings.by_norm.shape[0] == 0:
         return best, score, 0
-    error = ROUNDING * (nnz + 8.0) * np.finfo(gains.dtype).eps * length * postings.longest[0]
+    error = CANCELLED * (length * length + norms[own])
     need = max(0.0, 0.5 * (norms[postings.by_norm[0]] - score) - error)
     total, n_postings = 0.0, 0.0
     for k in range(indptr[i], indptr[i + 1]):
@@ -217,12 +218,15 @@ def closest(
     if need == 0.0:  # centres that were not read of have products of zero or less
         for r in range(postings.by_norm.shape[0]):
             c = postings.by_norm[r]
-            if norms[c] > score:
+            if norms[c] - score > 2.0 * error:
                 break
-            if gains[c] == 0 and c != best:
-                other = norms[c] - 2.0 * product(rows, i, scale, postings, c)
+            if gains[c] == 0:
+                its_product = product(rows, i, scale, postings, c)
+                other = norms[c] - 2.0 * its_product
                 n_products += nnz
-                if closer(rows, i, scale, length, postings, c, best, score - other):
+                if c != best and closer(rows, i, scale, length, postings, c, best, score - other):
                     best, score = c, other
+                if its_product == 0.0:  # the others are as long, or longer
+                    break
     wipe_gains(n_read, looks)
     return best, score, n_products

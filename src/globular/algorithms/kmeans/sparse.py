@@ -23,8 +23,8 @@ from globular.seam.passes import LabelBySeeds
 from globular.seam.shard import Shard
 from globular.seam.sparse_passes import AssignSparse, SeedSparse
 
-SEEDS_AT_ONCE = 64
-"""Seeds that are drawn before a fit can be ended, or tell how far it is."""
+SEEDS_AT_ONCE = (64, 16)
+"""Seeds that are drawn before a fit can be ended, or tell how far it is: so many, or one in 16."""
 TRIALS = 3
 """Times as many draws for each seed as scikit-learn takes: errors end 0.4 % lower, for a tenth of the time."""
 
@@ -35,7 +35,7 @@ def seed_sparsely(
     """Greedy k-means++ seeds, repeated where fewer rows are distinct; the rows get the closest one for a label."""
     seeds = SparseCenters.of(np.empty((0, shard.n_columns)))
     while seeds.shape[0] < n_clusters:
-        n_more = min(SEEDS_AT_ONCE, n_clusters - seeds.shape[0])
+        n_more = min(max(SEEDS_AT_ONCE[0], n_clusters // SEEDS_AT_ONCE[1]), n_clusters - seeds.shape[0])
         found = shard.run(SeedSparse(rng.random((n_more, TRIALS * greedy_trials(n_clusters))), seeds.shape[0]))
         if len(found.indices):
             seeds = seeds.followed_by(found.centers)
@@ -60,7 +60,7 @@ def sparse_kmeans(shard: Shard, centers: SparseCenters, options: ProbingOptions)
         stopped = ""
         if n_changed + n_relocated == 0 or objective == 0.0:
             stopped = "no label changed"
-        elif gain < options.min_gain * options.at_stake(objective) and n_relocated == 0:
+        elif options.min_gain > 0 and gain < options.min_gain * options.at_stake(objective) and n_relocated == 0:
             stopped = "an iteration gained less than quality asks for"
         elif options.tol > 0 and means.squared_shift(centers) <= options.tol:
             stopped = "centres moved less than tol"

@@ -34,7 +34,8 @@ from globular.passes.cpu.engine.decide import TILE, lower_block
 from globular.passes.cpu.engine.score import score_block
 from globular.passes.host import NONE
 from globular.seam.among import Probe
-from globular.seam.passes import Assign, CellNeighbors
+from globular.seam.center_passes import CellNeighbors
+from globular.seam.passes import Assign
 from globular.threads import even_ranges, run_all
 from harness.data import PROBLEMS
 

@@ -40,14 +40,16 @@ from reference import neighbors as truncated
 from reference import probe as probed
 from reference import seeds as d2
 
+from globular.seam.center_passes import (  # isort: skip
+    AcceptSeeds, CellNeighbors, CellSeeds, EstimateNeighbors, Limits, RoughCells, RunChains, SearchFew, SeedFew,
+)  # fmt: skip
 from globular.seam.mixture_passes import (  # isort: skip
     Expect, ExpectLinear, ExpectLowRank, ExpectShares, ExpectTied, ExpectWithin, LabelByDensity, RowsOf, ScatterWithin,
     Survey,
 )  # fmt: skip
 from globular.seam.passes import (  # isort: skip
-    AcceptSeeds, AddSeeds, AllLabels, Assign, AssignBatch, BlendErrors, CellNeighbors, CellSeeds, EstimateNeighbors,
-    Extremes, Farthest, Halve, LabelBySeeds, Limits, Locate, Moments, Pass, PowerStep, Project, Relabel, Roots,
-    RoughCells, RunChains, ScatterLabels, SearchFew, SeedFew, Spare, SumByLabel, Take, Total, TrySeeds,
+    AddSeeds, AllLabels, Assign, AssignBatch, BlendErrors, Extremes, Farthest, Halve, LabelBySeeds, Locate, Moments,
+    Pass, PowerStep, Project, Relabel, Roots, ScatterLabels, Spare, SumByLabel, Take, Total, TrySeeds,
 )  # fmt: skip
 from globular.seam.tree_passes import (  # isort: skip
     BestCut, CellsOf, ExpectCells, ForgetMembers, Gains, Gap, OpenCut, OpenGaining, OpenHeld, OpenRows, Plant,

@@ -18,7 +18,7 @@ from globular.data.open import as_source
 from globular.passes.cpu import CpuShard
 from globular.passes.cpu.expect.remembered import Kept
 from globular.passes.many import StreamShard
-from globular.seam import answers, mixture_passes, passes, sparse_passes, tree_passes
+from globular.seam import answers, center_passes, mixture_passes, passes, sparse_passes, tree_passes
 from globular.seam.among import HardAmong, SoftAmong
 from globular.seam.mixture_passes import Expect
 from globular.seam.passes import (
@@ -164,7 +164,7 @@ def test_every_pass_and_every_source_of_candidates_has_a_case() -> None:
     of_csr_rows = ByColumn, CastBallots, AssignSparse, SeedSparse  # see test_votes.py, test_sparse.py
     kinds = {
         kind
-        for module in (passes, mixture_passes, answers, sparse_passes, tree_passes)
+        for module in (passes, center_passes, mixture_passes, answers, sparse_passes, tree_passes)
         for _, kind in inspect.getmembers(module, inspect.isclass)
         if issubclass(kind, Pass) and kind not in (Pass, Change, Opening, *of_csr_rows)
     }

@@ -16,7 +16,8 @@ from globular.passes.torch.plain import group  # noqa: E402
 from globular.passes.torch.products import Aim  # noqa: E402
 from globular.passes.torch.shard import kernels_are_interpreted  # noqa: E402
 from globular.seam.among import Probe  # noqa: E402
-from globular.seam.passes import Assign, RoughCells  # noqa: E402
+from globular.seam.center_passes import RoughCells  # noqa: E402
+from globular.seam.passes import Assign  # noqa: E402
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 pytestmark = pytest.mark.skipif(

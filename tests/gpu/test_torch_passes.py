@@ -16,7 +16,7 @@ from cases import CASES, Case, Problem, State  # noqa: E402
 
 from globular.errors import UnsupportedPassError  # noqa: E402
 from globular.passes.torch import TorchShard  # noqa: E402
-from globular.seam.passes import CellSeeds  # noqa: E402
+from globular.seam.center_passes import CellSeeds  # noqa: E402
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 DTYPES = {"labels": torch.int32, "seeds": torch.int32, "cells": torch.int32}

@@ -10,7 +10,8 @@ from globular.model.cells import CellLevel, CellTree
 from globular.passes.cpu import CpuShard
 from globular.passes.host import RUN
 from globular.seam.among import Down
-from globular.seam.passes import AddSeeds, Assign, CellNeighbors, CellSeeds, Total, TrySeeds
+from globular.seam.center_passes import CellNeighbors, CellSeeds
+from globular.seam.passes import AddSeeds, Assign, Total, TrySeeds
 from reference import seeds as reference
 
 N, D = 9001, 7

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from globular.algorithms.kmeans.swaps import matched_swaps
 from globular.passes import host
 from globular.passes.cpu import CpuShard
-from globular.seam.passes import AcceptSeeds, Relabel, RunChains, Total
+from globular.seam.center_passes import AcceptSeeds, RunChains
+from globular.seam.passes import Relabel, Total
 from reference import draws as reference
 from reference.seeds import locate
 

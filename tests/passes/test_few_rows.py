@@ -18,7 +18,7 @@ from globular.algorithms.seeding.common import (
 )
 from globular.passes.cpu import CpuShard
 from globular.passes.cpu import few_rows as kernels
-from globular.seam.passes import Found, Limits, SearchFew, SeedFew
+from globular.seam.center_passes import Found, Limits, SearchFew, SeedFew
 from reference import assign as hard
 
 NO_END = Limits(

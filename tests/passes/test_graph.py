@@ -12,7 +12,7 @@ from globular.model.graph import Graph, introduce, random_graph
 from globular.model.statistics import PairStatistics
 from globular.passes.cpu import CpuShard
 from globular.passes.cpu.assign import down as routed
-from globular.seam.passes import CellNeighbors, EstimateNeighbors
+from globular.seam.center_passes import CellNeighbors, EstimateNeighbors
 from makers import Rows, blobs
 from reference import assign as hard
 from reference import neighbors as truncated

@@ -8,7 +8,8 @@ from numpy.typing import NDArray
 from globular.model.cells import CellTree
 from globular.model.graph import Graph
 from globular.model.statistics import F64, PairStatistics
-from globular.seam.passes import CellNeighbors, EstimateNeighbors, Labels
+from globular.seam.center_passes import CellNeighbors, EstimateNeighbors
+from globular.seam.passes import Labels
 from globular.seam.shard import Shard
 
 ADJACENT_CELLS = 8

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from globular.jit import Queue, kernel, new_queue, share_kernel, take_number
 from globular.lazy import cached_property
 from globular.model.statistics import F64
-from globular.seam import passes
+from globular.seam import center_passes, passes
 from globular.seam.passes import Index, Labels, Pass, Result, RowValue
 from globular.seam.shard import PointState, Shard
 from globular.threads import SECONDS_PER_NUMBER, even_ranges, run_all, worth_waking
@@ -338,8 +338,8 @@ HostShard.implements(passes.Total)(lambda shard, work: shard.totals(work.of, wor
 HostShard.implements(passes.AllLabels)(lambda shard, work: [shard.labels])
 
 BY_METHODS = (
-    passes.Take, passes.Locate, passes.Total, passes.AllLabels, passes.SeedFew, passes.SearchFew, passes.AcceptSeeds,
-    passes.RunChains, passes.EstimateNeighbors,
+    passes.Take, passes.Locate, passes.Total, passes.AllLabels, center_passes.SeedFew, center_passes.SearchFew,
+    center_passes.AcceptSeeds, center_passes.RunChains, center_passes.EstimateNeighbors,
 )  # fmt: skip
 """Passes that ask methods of a shard for all they need, wherever rows, weights and state lie."""
 

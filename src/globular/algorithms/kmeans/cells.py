@@ -16,7 +16,8 @@ from globular.model.cells import CenterCells, starts_of
 from globular.model.graph import Graph
 from globular.model.statistics import F64, HardStatistics
 from globular.seam.among import Down, Probe
-from globular.seam.passes import AddSeeds, Assign, LabelBySeeds, Relabel, RoughCells, SumByLabel
+from globular.seam.center_passes import RoughCells
+from globular.seam.passes import AddSeeds, Assign, LabelBySeeds, Relabel, SumByLabel
 from globular.seam.shard import Shard
 from globular.threads import single_threaded_blas
 

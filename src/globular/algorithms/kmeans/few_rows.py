@@ -23,7 +23,7 @@ from globular.algorithms.seeding.common import few_rows_of
 from globular.algorithms.steps import Step
 from globular.model.history import PART
 from globular.model.statistics import F64
-from globular.seam.passes import Limits, SearchFew
+from globular.seam.center_passes import Limits, SearchFew
 from globular.seam.shard import Shard
 
 CANDIDATES = 4

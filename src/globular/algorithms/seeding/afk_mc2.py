@@ -18,7 +18,8 @@ import numpy as np
 from globular.algorithms.seeding.common import Seeds, first_seed, repeat_rows, seeds_so_far
 from globular.algorithms.seeding.plus_plus import extend
 from globular.model.statistics import F64
-from globular.seam.passes import AddSeeds, Index, RunChains
+from globular.seam.center_passes import RunChains
+from globular.seam.passes import AddSeeds, Index
 from globular.seam.shard import Shard
 
 _PROPOSED_NUMBERS = 1 << 21

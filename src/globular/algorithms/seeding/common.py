@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from globular.algorithms.steps import Step
 from globular.model.history import SEEDS
 from globular.model.statistics import F64
-from globular.seam.passes import Index, SearchFew
+from globular.seam.center_passes import SearchFew
+from globular.seam.passes import Index
 from globular.seam.shard import Shard
 
 TAKEN_NUMBERS = 1 << 26

@@ -47,7 +47,8 @@ from globular.algorithms.steps import Step, result_of
 from globular.model.cells import CellLevel, CellTree, starts_of
 from globular.model.statistics import F64, HardStatistics
 from globular.seam.among import Down, Route
-from globular.seam.passes import AddSeeds, Assign, CellSeeds, Index, Labels
+from globular.seam.center_passes import CellSeeds
+from globular.seam.passes import AddSeeds, Assign, Index, Labels
 from globular.seam.shard import Shard
 
 FLAT_UP_TO = 24

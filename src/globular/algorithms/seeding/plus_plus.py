@@ -28,7 +28,8 @@ from globular.algorithms.seeding.common import (
     take_squared_distances,
 )
 from globular.model.statistics import F64
-from globular.seam.passes import AcceptSeeds, AddSeeds, SeedFew, TrySeeds
+from globular.seam.center_passes import AcceptSeeds, SeedFew
+from globular.seam.passes import AddSeeds, TrySeeds
 from globular.seam.shard import Shard
 
 _LONGEST_BATCH = 1024

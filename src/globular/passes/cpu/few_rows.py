@@ -17,7 +17,8 @@ from globular.jit.tiles import ROWS, lowest_of_rows, tile_for
 from globular.model.statistics import F64
 from globular.passes.cpu.grouped import count_up_to
 from globular.passes.host import HostShard
-from globular.seam.passes import Found, SearchFew, SeedFew, SeedRows
+from globular.seam.center_passes import Found, SearchFew, SeedFew
+from globular.seam.passes import SeedRows
 
 
 class Few(NamedTuple):
@@ -239,7 +240,7 @@ def at_stake(objective: float, limits: Any) -> float:
 @kernel
 def step_few(
     few: Any,  # IN/OUT centers; OUT means, labels, closest and second
-    limits: Any,  # IN  see `seam.passes.Limits`
+    limits: Any,  # IN  see `seam.center_passes.Limits`
     goal: float,  # IN  steps end below this objective, or when they will hardly reach it; −∞: there is none
 ) -> tuple[float, int]:
     """Iterations with momentum; returns the last objective and their number. O(N · C · D) each."""

@@ -9,7 +9,8 @@ import numpy as np
 from globular.jit import Queue, Scratch, Zeros, inline, kernel, new_queue, share_kernel, take_number
 from globular.passes.cpu.engine.group import group_by
 from globular.passes.host import HostShard
-from globular.seam.passes import EstimateNeighbors, Labels
+from globular.seam.center_passes import EstimateNeighbors
+from globular.seam.passes import Labels
 
 _CLUSTERS_PER_BLOCK = 64
 """Clusters whose neighbourhoods are estimated in one go."""

@@ -19,7 +19,8 @@ from globular.passes.cpu.engine.rows import squared_distance
 from globular.passes.cpu.rows import KernelRows, on_rows
 from globular.passes.cpu.shard import CpuShard
 from globular.passes.host import RUN, HostShard, error_runs, runs_of, threads_for_runs, weighted_sum
-from globular.seam.passes import AcceptSeeds, AddSeeds, CellSeeds, Index, RunChains, TrySeeds
+from globular.seam.center_passes import AcceptSeeds, CellSeeds, RunChains
+from globular.seam.passes import AddSeeds, Index, TrySeeds
 
 
 @kernel

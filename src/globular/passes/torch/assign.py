@@ -14,7 +14,8 @@ from globular.passes.torch.plain import group
 from globular.passes.torch.products import Aim
 from globular.passes.torch.shard import TorchShard, engine
 from globular.seam.among import Down, Neighbors, Probe
-from globular.seam.passes import Assign, Farthest, RoughCells, SumByLabel
+from globular.seam.center_passes import RoughCells
+from globular.seam.passes import Assign, Farthest, SumByLabel
 
 
 def sums_by(shard: TorchShard, labels: Any, n_clusters: int, *, errors: bool, rows: Any = None) -> Any:

@@ -13,7 +13,8 @@ from globular.passes.torch.assign import sums_by
 from globular.passes.torch.plain import in_order
 from globular.passes.torch.products import Aim
 from globular.passes.torch.shard import TorchShard, running_sums, totals_by
-from globular.seam.passes import AddSeeds, CellNeighbors, CellSeeds, Halve, Index, Labels, Spare, TrySeeds
+from globular.seam.center_passes import CellNeighbors, CellSeeds
+from globular.seam.passes import AddSeeds, Halve, Index, Labels, Spare, TrySeeds
 
 GOLDEN_RATIO = 0.6180339887498949
 """Added to a number between 0 and 1, it gives another one far from it, again and again."""

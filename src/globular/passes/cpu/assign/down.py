@@ -20,7 +20,8 @@ from globular.passes.cpu.shard import CpuShard
 from globular.passes.cpu.sums import wanted_sums
 from globular.passes.host import sum_by
 from globular.seam.among import Down
-from globular.seam.passes import Assign, CellNeighbors, Labels
+from globular.seam.center_passes import CellNeighbors
+from globular.seam.passes import Assign, Labels
 from globular.threads import SECONDS_PER_LOOK, worth_waking
 
 CENTERS_PER_TASK = 128

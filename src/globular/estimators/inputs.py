@@ -16,7 +16,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -24,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 from sklearn.base import ClusterMixin
+from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from globular import machine
@@ -256,6 +257,25 @@ def open_incomplete(estimator: Any, X: Any, *, reset: bool) -> NDArray[Any]:
         n_threads=estimator.n_threads, missing=True,
     )  # fmt: skip
     return np.asarray(rows, dtype=np.float32 if rows.dtype == np.float32 else np.float64)
+
+
+def open_filled(estimator: Any, rows: NDArray[Any], sample_weight: Any) -> Input:
+    """Rows that count with what is known of them, and filled ones, drawn from one Gaussian, to find a start on."""
+    names = vars(estimator).get("feature_names_in_")
+    weights = Weights.of(check_weights(sample_weight, len(rows)), estimator.n_components)
+    counted = choose_rows(rows, weights.rows)
+    unknown = np.isnan(counted).all(axis=0)
+    if unknown.any():
+        those = "" if weights.rows is None else " in the rows of positive weight"
+        column = unknown.argmax() if names is None else repr(names[unknown.argmax()])
+        raise ValueError(f"X: of column {column} no value is known{those}; leave the column out")
+    incomplete = IncompleteRows.of(counted, weights.values, resolve_threads(estimator.n_threads))
+    one, random = incomplete.one_gaussian(), check_random_state(estimator.random_state)
+    drawn = IncompleteRows.of(rows).drawn(one, random).astype(rows.dtype, copy=False)
+    data = estimator._open(drawn, sample_weight, reset=True)
+    if names is not None:
+        estimator.feature_names_in_ = names
+    return replace(data, incomplete=incomplete)
 
 
 def _warn_of_ids(estimator: Any, rows: Any) -> None:

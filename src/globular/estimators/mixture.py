@@ -4,45 +4,40 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from dataclasses import KW_ONLY, dataclass, replace
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, ClassVar, Self
 
 import numpy as np
-from numpy.typing import NDArray
-from sklearn.utils import check_random_state
 
 from globular.algorithms.kmeans.nested_choices import NestedSettings
 from globular.algorithms.kmeans.variational import VariationalOptions
 from globular.algorithms.mixtures.chunky import ChunkyOptions, begin_chunky
 from globular.algorithms.mixtures.em import CONVERGED, EMOptions, covariance_limits, em
-from globular.algorithms.mixtures.missing import IncompleteRows, incomplete_mixture
+from globular.algorithms.mixtures.missing import incomplete_mixture
 from globular.algorithms.mixtures.nested import BatchOptions, nested_mixture, rows_of_first_batch
 from globular.algorithms.mixtures.noise import noisy_mixture
 from globular.algorithms.mixtures.pipeline import search_is_short
 from globular.algorithms.mixtures.probing import begin_truncated
 from globular.algorithms.mixtures.starts import MIXTURE_STARTS, StartOptions, starting_mixture, variational_means
-from globular.algorithms.mixtures.stepwise import BatchCandidates, Learned, one_batch
 from globular.algorithms.steps import Finding, Run
-from globular.data.sources import choose_rows
 from globular.errors import DeviceError
 from globular.estimators.checks import batch_bytes, checked_floats
 from globular.estimators.chunky_mixture import check_tree, most_cells, resolved_candidates
-from globular.estimators.conditional import ConditionalMixture, checked_parameters, given_start
-from globular.estimators.inputs import Input, Weights, mean_variance, open_incomplete
+from globular.estimators.conditional import checked_parameters, given_start
+from globular.estimators.inputs import Input, open_filled, open_incomplete
 from globular.estimators.mixtures import N_CANDIDATES
-from globular.estimators.parameters import DEVICE, POSITIVE, Constraints, one_of
+from globular.estimators.parameters import POSITIVE, Constraints, one_of
 from globular.estimators.running import Clock
-from globular.estimators.validation import check_weights
+from globular.estimators.stepwise_mixture import StepwiseMixture
 from globular.estimators.variational_mixture import N_NEIGHBORS, automatic_search, likely_components, truncated_bytes
 from globular.model.covariances import FAMILIES, SEPARABLE
 from globular.model.gaussian import GaussianParameters, isotropic_mixture
 from globular.model.given import GivenStart
 from globular.model.noise import Noise
-from globular.model.statistics import F64, I64
+from globular.model.statistics import I64
 from globular.seam.passes import Labels
 from globular.seam.shard import Shard
 from globular.seam.tree_passes import Plant
-from globular.threads import resolve_threads
 
 logger = logging.getLogger("globular")
 
@@ -51,7 +46,7 @@ VARIATIONAL_FROM = 500
 
 
 @dataclass(eq=False, repr=False)
-class GaussianMixture(ConditionalMixture):
+class GaussianMixture(StepwiseMixture):
     """Gaussian mixture model fitted by expectation maximisation.
 
     A drop-in for :class:`sklearn.mixture.GaussianMixture` that takes sample weights, never holds a table of rows by
@@ -173,16 +168,13 @@ class GaussianMixture(ConditionalMixture):
     n_threads: int | None = None
     device: str = "auto"
 
-    _parameter_constraints: ClassVar[Constraints] = {
-        **ConditionalMixture._parameter_constraints,
-        "noise": ["boolean"],
+    _constraints: ClassVar[Constraints] = {
         "covariance_type": [one_of(*FAMILIES)],
         "algorithm": [one_of("auto", "em", "nested", "variational", "chunky")],
         "init_params": [one_of(*MIXTURE_STARTS)],
         "weights_init": [one_of("equal"), "array-like", None],
         "means_init": ["array-like", None],
         "precisions_init": ["array-like", POSITIVE, None],
-        "device": [DEVICE],
     }
 
     @property
@@ -231,53 +223,13 @@ class GaussianMixture(ConditionalMixture):
         if rows is None or not np.isnan(rows).any():
             return super().fit(X, y, sample_weight)
         self._validate_params()
-        deque(self._begin_with(self._open_incomplete(rows, sample_weight), Clock(), False), maxlen=0)
+        deque(self._begin_with(open_filled(self, rows, sample_weight), Clock(), False), maxlen=0)
         self.labels_ = self.predict(X, missing=True).astype(np.int32)
         return self
 
     def fit_predict(self, X: Any, y: Any = None, sample_weight: Any = None, *, missing: bool = False) -> I64:
         """Fit, and return the most likely component of every row; `missing` as in `fit`."""
         return self.fit(X, sample_weight=sample_weight, missing=missing).predict(X, missing=missing)
-
-    def partial_fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
-        """One batch of rows that are not kept: a density of rows that arrive one after the other, in one reading.
-
-        The first call is a fit to its rows, so they should be many: a hundred for each component, and several for each
-        of its parameters. Each further call makes one E-step on its rows, and an M-step from these and all rows before,
-        which count for less as time goes by (stepwise EM). Components do not appear or move across gaps after the
-        first call. From 500 components without correlations on a row looks at five of them, unless `algorithm` is "em".
-        After `fit` it goes on from there; after :meth:`from_parameters` that mixture is a start without
-        weight. There are no `labels_`; `lower_bound_` is the mean log-likelihood of the rows of the last call under the
-        mixture before it, so that it tells of rows that are new to the mixture.
-
-        Parameters
-        ----------
-        X, y, sample_weight
-            As in `fit`; at least `n_components` rows in the first call, of any number afterwards.
-
-        Examples
-        --------
-        >>> import numpy as np
-        >>> from globular import GaussianMixture
-        >>> random = np.random.default_rng(0)
-        >>> model = GaussianMixture(n_components=2, random_state=0)
-        >>> for _ in range(20):
-        ...     rows = np.concatenate([random.normal(0, 1, (500, 1)), random.normal(9, 2, (500, 1))])
-        ...     model = model.partial_fit(rows)
-        >>> sorted(model.means_.ravel().round().tolist()), float(model.counts_.sum().round())
-        ([0.0, 9.0], 20000.0)
-        """
-        self._validate_params()
-        if self.noise:
-            raise ValueError("partial_fit does not go with noise=True; set noise=False, or call fit with all rows")
-        first = not hasattr(self, "means_")
-        data = self._open(X, sample_weight, reset=first)
-        if first:
-            deque(self._begin_with(data, Clock(), False), maxlen=0)
-        else:
-            self._add(data)
-        self.__dict__.pop("labels_", None)  # of other rows than those seen
-        return self
 
     def _take_found(self, mixture: GaussianParameters, bound: float, data: Input) -> None:
         """Take over a mixture that EM has found elsewhere, and label all rows."""
@@ -398,63 +350,6 @@ class GaussianMixture(ConditionalMixture):
         chosen = "variational" if self._truncates else "em"
         logger.info("algorithm='auto' chose %s", chosen)
         return chosen
-
-    def _open_incomplete(self, rows: NDArray[Any], sample_weight: Any) -> Input:
-        """Rows that count with what is known of them, and filled ones, drawn from one Gaussian, to find a start on."""
-        names = vars(self).get("feature_names_in_")
-        weights = Weights.of(check_weights(sample_weight, len(rows)), self.n_components)
-        counted = choose_rows(rows, weights.rows)
-        unknown = np.isnan(counted).all(axis=0)
-        if unknown.any():
-            those = "" if weights.rows is None else " in the rows of positive weight"
-            column = unknown.argmax() if names is None else repr(names[unknown.argmax()])
-            raise ValueError(f"X: of column {column} no value is known{those}; leave the column out")
-        incomplete = IncompleteRows.of(counted, weights.values, resolve_threads(self.n_threads))
-        one = incomplete.one_gaussian()
-        drawn = IncompleteRows.of(rows).drawn(one, check_random_state(self.random_state)).astype(rows.dtype, copy=False)
-        data = self._open(drawn, sample_weight, reset=True)
-        if names is not None:
-            self.feature_names_in_ = names
-        return replace(data, incomplete=incomplete)
-
-    def _add(self, data: Input) -> None:
-        mixture = self._mixture()
-        if mixture.n_components != self.n_components:
-            raise ValueError(
-                f"n_components={self.n_components}: partial_fit goes on with {mixture.n_components} components; "
-                "fit again for another number"
-            )
-        mean_variance(data)  # for its check
-        learned = Learned(mixture, self._checked_counts() / data.unit)
-        options = EMOptions(reg_covar=self.reg_covar, learned_weights=self._learns_weights)
-        found = one_batch(data.shard, learned, options, self._among() if self._truncates else None)
-        self._publish_mixture(found.learned.mixture, self.means_.dtype)
-        self.counts_ = found.learned.counts * data.unit
-        self.lower_bound_ = found.log_likelihood
-        self.lower_bounds_ = [*getattr(self, "lower_bounds_", []), self.lower_bound_]
-        self.n_iter_ = getattr(self, "n_iter_", 0) + 1
-        self.n_distances_ = getattr(self, "n_distances_", 0) + found.n_distances
-        self.converged_ = False
-        self._check_finite()
-
-    def _among(self) -> BatchCandidates:
-        """Candidates of a batch, drawn anew for each: by its number, which is kept with the model, and by the seed."""
-        seed = check_random_state(self.random_state).randint(2**31, size=4)
-        rng = np.random.default_rng([*seed, getattr(self, "n_iter_", 0)])
-        return BatchCandidates(min(N_CANDIDATES, self.n_components), rng)
-
-    def _checked_counts(self) -> F64:
-        """What rows have left behind; nothing of a mixture that was made from parameters."""
-        if not hasattr(self, "counts_"):
-            return np.zeros(len(self.means_))
-        counts = checked_floats(self.counts_, "counts_", (len(self.means_),))
-        if counts.min() < 0:
-            raise ValueError("counts_ must be at least 0; fit again")
-        return counts
-
-    def _check_state(self) -> None:
-        super()._check_state()
-        self._checked_counts()
 
     def _publish_mixture(self, mixture: GaussianParameters, dtype: np.dtype[Any]) -> None:
         super()._publish_mixture(mixture, dtype)

@@ -1,0 +1,110 @@
+"""Mixtures of Gaussians that learn from batches of rows, which are not kept."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections import deque
+from typing import Any, Self
+
+import numpy as np
+from sklearn.utils import check_random_state
+
+from globular.algorithms.mixtures.em import EMOptions
+from globular.algorithms.mixtures.stepwise import BatchCandidates, Learned, one_batch
+from globular.estimators.checks import checked_floats
+from globular.estimators.conditional import ConditionalMixture
+from globular.estimators.inputs import Input, mean_variance
+from globular.estimators.mixtures import N_CANDIDATES
+from globular.estimators.running import Clock
+from globular.model.statistics import F64
+
+
+class StepwiseMixture(ConditionalMixture):
+    """Base of the mixtures of Gaussians with `partial_fit`."""
+
+    noise: bool
+    counts_: F64
+
+    @property
+    @abstractmethod
+    def _truncates(self) -> bool:
+        """Whether a row of a batch looks at few components."""
+
+    def partial_fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
+        """One batch of rows that are not kept: a density of rows that arrive one after the other, in one reading.
+
+        The first call is a fit to its rows, so they should be many: a hundred for each component, and several for each
+        of its parameters. Each further call makes one E-step on its rows, and an M-step from these and all rows before,
+        which count for less as time goes by (stepwise EM). Components do not appear or move across gaps after the
+        first call. From 500 components without correlations on a row looks at five of them, unless `algorithm` is "em".
+        After `fit` it goes on from there; after :meth:`from_parameters` that mixture is a start without
+        weight. There are no `labels_`; `lower_bound_` is the mean log-likelihood of the rows of the last call under the
+        mixture before it, so that it tells of rows that are new to the mixture.
+
+        Parameters
+        ----------
+        X, y, sample_weight
+            As in `fit`; at least `n_components` rows in the first call, of any number afterwards.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from globular import GaussianMixture
+        >>> random = np.random.default_rng(0)
+        >>> model = GaussianMixture(n_components=2, random_state=0)
+        >>> for _ in range(20):
+        ...     rows = np.concatenate([random.normal(0, 1, (500, 1)), random.normal(9, 2, (500, 1))])
+        ...     model = model.partial_fit(rows)
+        >>> sorted(model.means_.ravel().round().tolist()), float(model.counts_.sum().round())
+        ([0.0, 9.0], 20000.0)
+        """
+        self._validate_params()
+        if self.noise:
+            raise ValueError("partial_fit does not go with noise=True; set noise=False, or call fit with all rows")
+        first = not hasattr(self, "means_")
+        data = self._open(X, sample_weight, reset=first)
+        if first:
+            deque(self._begin_with(data, Clock(), False), maxlen=0)
+        else:
+            self._add(data)
+        self.__dict__.pop("labels_", None)  # of other rows than those seen
+        return self
+
+    def _add(self, data: Input) -> None:
+        mixture = self._mixture()
+        if mixture.n_components != self.n_components:
+            raise ValueError(
+                f"n_components={self.n_components}: partial_fit goes on with {mixture.n_components} components; "
+                "fit again for another number"
+            )
+        mean_variance(data)  # for its check
+        learned = Learned(mixture, self._checked_counts() / data.unit)
+        options = EMOptions(reg_covar=self.reg_covar, learned_weights=self._learns_weights)
+        found = one_batch(data.shard, learned, options, self._among() if self._truncates else None)
+        self._publish_mixture(found.learned.mixture, self.means_.dtype)
+        self.counts_ = found.learned.counts * data.unit
+        self.lower_bound_ = found.log_likelihood
+        self.lower_bounds_ = [*getattr(self, "lower_bounds_", []), self.lower_bound_]
+        self.n_iter_ = getattr(self, "n_iter_", 0) + 1
+        self.n_distances_ = getattr(self, "n_distances_", 0) + found.n_distances
+        self.converged_ = False
+        self._check_finite()
+
+    def _among(self) -> BatchCandidates:
+        """Candidates of a batch, drawn anew for each: by its number, which is kept with the model, and by the seed."""
+        seed = check_random_state(self.random_state).randint(2**31, size=4)
+        rng = np.random.default_rng([*seed, getattr(self, "n_iter_", 0)])
+        return BatchCandidates(min(N_CANDIDATES, self.n_components), rng)
+
+    def _checked_counts(self) -> F64:
+        """What rows have left behind; nothing of a mixture that was made from parameters."""
+        if not hasattr(self, "counts_"):
+            return np.zeros(len(self.means_))
+        counts = checked_floats(self.counts_, "counts_", (len(self.means_),))
+        if counts.min() < 0:
+            raise ValueError("counts_ must be at least 0; fit again")
+        return counts
+
+    def _check_state(self) -> None:
+        super()._check_state()
+        self._checked_counts()

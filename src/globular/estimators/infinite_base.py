@@ -46,7 +46,6 @@ from globular.model.history import History
 from globular.model.observations import Prior
 from globular.model.statistics import F64, I64
 from globular.model.wishart import KINDS, GaussianPrior
-from globular.seam.answers import Answer
 from globular.seam.passes import Labels
 from globular.seam.shard import Shard, answer
 from globular.threads import resolve_threads
@@ -186,7 +185,7 @@ class InfiniteEstimator(MixtureEstimator):
         """Set the attributes of the components."""
 
     @abstractmethod
-    def _infinite(self) -> Mixture:
+    def _predictive(self) -> Mixture:
         """The mixture that the attributes hold."""
 
     def _given_prior(self) -> GivenPrior:
@@ -307,7 +306,7 @@ class InfiniteEstimator(MixtureEstimator):
 
     def _seen(self) -> GaussianParameters:
         """The components that have been seen, as the E-step has them."""
-        mixture = self._infinite()
+        mixture = self._predictive()
         return mixture.posterior.expected_mixture(mixture.sticks.log_weights)
 
     @lazily
@@ -335,11 +334,6 @@ class InfiniteEstimator(MixtureEstimator):
         T = len(self.weights_)
         return self._answer(X, "probabilities", n_results=T + 1)[:, :T]
 
-    @lazily
-    def score_samples(self, X: Any) -> F64:
-        """The log predictive density of every row (Eq. 10), (n_samples,)."""
-        return self._answer(X, "log_densities", lambda _: self._infinite())
-
     def _drawn(self, n_samples: int, draw: Callable[[int, int, np.random.RandomState], F64]) -> tuple[F64, I64]:
         """Rows by `draw(c, n, random)` for every component, those not seen yet last, and their components."""
         random, sticks = check_random_state(self.random_state), self._sticks()
@@ -348,7 +342,7 @@ class InfiniteEstimator(MixtureEstimator):
 
     def _check_state(self) -> None:
         D = check_common(self, "lower_bound_", "free_energy_", "n_components_", "remaining_weight_")
-        mixture = self._infinite()
+        mixture = self._predictive()
         try:
             regular = bool(np.isfinite(mixture.local.log_constants).all())
         except np.linalg.LinAlgError:
@@ -389,11 +383,7 @@ class InfiniteEstimator(MixtureEstimator):
         return Sticks(prior, first, second, closed=self.truncation == "fixed")
 
     def _mixture(self) -> GaussianParameters:
-        return self._infinite().local
-
-    def _log_likelihood(self, data: Input) -> float:
-        totals: list[float] = data.shard.run(Answer(self._infinite(), "total"))
-        return float(sum(totals))
+        return self._predictive().local
 
 
 def leaf_size(n_rows: int) -> int:

@@ -193,7 +193,7 @@ class InfiniteGaussianMixture(ConditionalMixture, InfiniteEstimator):
         self.posterior_ = _named(posterior)
         self.prior_ = _named(posterior.prior)
 
-    def _infinite(self) -> Mixture:
+    def _predictive(self) -> Mixture:
         sticks, D = self._sticks(), self.n_features_in_
         kind = KINDS[self.covariance_type]
         p = self._parts("prior_", (), D)
@@ -237,13 +237,13 @@ class InfiniteGaussianMixture(ConditionalMixture, InfiniteEstimator):
             The component of every row; T stands for one that was not seen yet.
         """
         check_is_fitted(self)
-        mixture = self._infinite()
+        mixture = self._predictive()
         everything = mixture.posterior.join(mixture.tail)
         assert isinstance(everything, GaussianPosterior)
         return self._drawn(n_samples, everything.draw)
 
     def _judged(self, X: Any, want: str) -> Any:
-        whole, T = self._infinite(), len(self.weights_)
+        whole, T = self._predictive(), len(self.weights_)
         rows, n_threads = self._incomplete(X), resolve_threads(self.n_threads)
         densities, probabilities = np.zeros(len(rows.rows)), np.tile(self.weights_, (len(rows.rows), 1))
         for numbers, columns, values in rows.by_kind():
@@ -365,7 +365,7 @@ n_distances_
         self.posterior_ = {"counts": posterior.a}
         self.prior_ = {"counts": posterior.prior.a, "variance": posterior.prior.variance}
 
-    def _infinite(self) -> Mixture:
+    def _predictive(self) -> Mixture:
         sticks, D = self._sticks(), self.n_features_in_
         smoothing = checked_floats(self.prior_["counts"], "prior_['counts']", (D,), positive=True)
         variance = checked_floats(self.prior_["variance"], "prior_['variance']", (), positive=True)

@@ -276,7 +276,7 @@ class MixtureEstimator(DensityMixin, Estimator):
     @lazily
     def score_samples(self, X: Any) -> F64:
         """The log-likelihood of every row, (n_samples,)."""
-        return self._answer(X, "log_densities")
+        return self._answer(X, "log_densities", lambda _: self._predictive())
 
     def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
         """The mean log-likelihood of a row, weighted if there are weights."""
@@ -321,6 +321,10 @@ class MixtureEstimator(DensityMixin, Estimator):
 
     def _seen(self) -> GaussianParameters:
         """The components, as the E-step has them."""
+        return self._mixture()
+
+    def _predictive(self) -> Any:
+        """The density of rows; that of an infinite mixture has components that were not seen."""
         return self._mixture()
 
     @property
@@ -370,5 +374,5 @@ class MixtureEstimator(DensityMixin, Estimator):
         return self._log_likelihood(data), data.n_rows
 
     def _log_likelihood(self, data: Input) -> float:
-        totals: list[float] = data.shard.run(Answer(self._mixture(), "total"))
+        totals: list[float] = data.shard.run(Answer(self._predictive(), "total"))
         return float(sum(totals))

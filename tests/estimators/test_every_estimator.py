@@ -11,13 +11,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from scipy import sparse
 from sklearn.base import clone
-from sklearn.exceptions import ConvergenceWarning
+from sklearn.exceptions import ConvergenceWarning, NotFittedError
 
 import globular
 from globular.algorithms.kmeans import probing
+from globular.callbacks import Callback
 from globular.data.open import as_source
 from globular.estimators import inputs
 from globular.model.covariances import FAMILIES
@@ -259,3 +261,38 @@ def test_labels_of_rows_between_equal_centers_are_right() -> None:
     with pytest.warns(ConvergenceWarning):
         model.fit(rows)
     assert model.label_recall_ == 1.0
+
+
+class Refuses(Callback):
+    def on_fit_start(self, *told: Any) -> None:
+        raise ValueError("refused")
+
+
+REFUSED: dict[str, Any] = {
+    "NaN": lambda model, rows: model.fit(np.where(rows == rows[3, 1], np.nan, rows)),
+    "NaN in a frame": lambda model, rows: model.fit(pd.DataFrame(np.where(rows == rows[3, 1], np.nan, rows))),
+    "weights": lambda model, rows: model.fit(rows, sample_weight=np.zeros(len(rows))),
+    "parameter": lambda model, rows: model.set_params(max_iter=-1).fit(rows),
+    "callback": lambda model, rows: model.set_params(callbacks=Refuses()).fit(rows),
+}
+NO_ANSWERS = ("fit", "fit_iter", "fit_predict", "fit_transform", "partial_fit", "from_parameters")
+
+
+@pytest.mark.parametrize("how", REFUSED)
+@pytest.mark.parametrize("name", [name for name in FITS if "cosine" not in name])
+def test_after_a_first_fit_that_was_refused_a_model_is_not_fitted(name: str, how: str, tmp_path: Path) -> None:
+    model, rows = fresh(name), FITS[name][1][:50]
+    with pytest.raises(ValueError, match=r"NaN|sample_weight|max_iter|refused"):
+        REFUSED[how](model, rows)
+    model.set_params(max_iter=9)
+    asked = 0
+    for method, function in inspect.getmembers(type(model), inspect.isfunction):
+        if method in NO_ANSWERS or method.startswith(("_", "get_", "set_")):
+            continue
+        parameters = [each for each in inspect.signature(function).parameters.values() if each.default is each.empty]
+        with pytest.raises(NotFittedError, match="is not fitted yet"):
+            getattr(model, method)(*(rows if each.name == "X" else [0] for each in parameters[1:]))
+        asked += 1
+    assert asked >= 4
+    with pytest.raises(NotFittedError):
+        globular.save(model, tmp_path / "model")

@@ -69,9 +69,10 @@ class Estimator(BaseEstimator):
 
     def __sklearn_is_fitted__(self) -> bool:
         """Whether there was a fit; attributes alone, set by hand, are an error that names the remedy."""
-        if "n_features_in_" in vars(self):
-            return True
-        if by_hand := [name for name in vars(self) if name.endswith("_")]:
+        own = vars(self)
+        if "n_features_in_" in own:  # alone it is left by a fit that was refused
+            return "cluster_centers_" in own or "weights_" in own
+        if by_hand := [name for name in own if name.endswith("_") and name != "feature_names_in_"]:
             name = type(self).__name__
             raise NotFittedError(f"{by_hand[0]} was set on a {name} that is not fitted; {self._instead_of_setting}")
         return False

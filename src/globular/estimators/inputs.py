@@ -186,7 +186,7 @@ def open_input(
     `at_least` is the number of rows that a fit needs, `are_counts` says that weights are numbers of rows; see
     `Weights.of`.
     """
-    if not reset and "n_features_in_" not in vars(estimator):
+    if not (reset or estimator.__sklearn_is_fitted__()):
         check_is_fitted(estimator)
     device = device_for(estimator, X)
     on_card = device != "cpu"

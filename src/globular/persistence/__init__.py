@@ -26,6 +26,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from sklearn.utils.validation import check_is_fitted
 
 from globular._version import __version__
 from globular.errors import DataError
@@ -97,8 +98,7 @@ def save(estimator: Any, path: str | Path, *, overwrite: bool = True, include_la
     fitted = {
         name: value for name, value in sorted(vars(estimator).items()) if _is_fitted_name(name) and name not in skip
     }
-    if not fitted:
-        raise ValueError(f"this {class_name} is not fitted yet; call fit before saving it")
+    check_is_fitted(estimator)
     _check(estimator)
     arrays: Arrays = {}
     document = {

@@ -82,6 +82,7 @@ def test_an_edit_compiles_what_it_touches_and_nothing_else(package: Path) -> Non
     assert run(package)[:3] == (6.0, True, False)
     kept = files(package)
     assert len(kept) >= 3 and all(package / "user" / "globular" in file.parents for file in kept)
+    assert all(any(folder.iterdir()) for folder in (package / "user").rglob("*/"))
 
 
 def test_a_damaged_file_is_compiled_again(package: Path) -> None:

@@ -197,6 +197,7 @@ class Dispatcher(CPUDispatcher):
 
     def __init__(self, function: Callable[..., Any], options: dict[str, Any]) -> None:
         super().__init__(function, {}, {**options, "no_cfunc_wrapper": True}, KernelCompiler)
+        self._is_kept = False
 
     @functools.cached_property
     def callee(self) -> Any:
@@ -204,6 +205,8 @@ class Dispatcher(CPUDispatcher):
         return CPUDispatcher(self.py_func, self.locals, {**self.targetoptions, **AS_CALLEE}, _CalleeCompiler)
 
     def compile(self, sig: Any) -> Any:
+        if not self._is_kept:  # not before: of most functions the callee alone is compiled, and nothing is written
+            self._is_kept = bool(cache.kept(self))
         with install_listener("numba:compile", _AsCallees()):
             return super().compile(sig)
 
@@ -218,7 +221,7 @@ class Dispatcher(CPUDispatcher):
 
 def dispatcher(function: Callable[..., Any], **options: Any) -> Any:
     """A function that compiles at its first call, from Python or from a kernel."""
-    return cache.kept(Dispatcher(function, {**OPTIONS, **options}))
+    return Dispatcher(function, {**OPTIONS, **options})
 
 
 intrinsic = stock.intrinsic

@@ -46,8 +46,7 @@ from globular.model.history import History
 from globular.model.observations import Prior
 from globular.model.statistics import F64, I64
 from globular.model.wishart import KINDS, GaussianPrior
-from globular.seam.passes import Labels
-from globular.seam.shard import Shard, answer
+from globular.seam.shard import Shard
 from globular.threads import resolve_threads
 
 _PARTS = ("mean", "mean_precision", "degrees_of_freedom", "covariance")
@@ -292,9 +291,6 @@ class InfiniteEstimator(MixtureEstimator):
         self.n_clusters_ = int(self.clusters_.max()) + 1
         self.component_labels_ = data.answers(self._label)
         self.labels_ = self.clusters_[self.component_labels_].astype(np.int32)
-
-    def _label(self, shard: Shard) -> Labels:
-        return answer(shard, self._seen(), "components").astype(np.int32)
 
     def _clusters(self, data: Input, seen: GaussianParameters) -> I64:
         """The cluster of every component."""

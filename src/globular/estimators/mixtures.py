@@ -181,7 +181,7 @@ class MixtureEstimator(DensityMixin, Estimator):
 
     def _label(self, shard: Shard) -> Labels:
         """The most likely component of every row."""
-        return np.asarray(answer(shard, self._mixture(), "components"), dtype=np.int32)
+        return np.asarray(answer(shard, self._seen(), "components"), dtype=np.int32)
 
     def _check_finite(self) -> None:
         """Refuse to hand out what is not a mixture."""

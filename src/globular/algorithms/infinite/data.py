@@ -73,6 +73,9 @@ class Shares:
 class RowData:
     """VIM and BJ: every row by itself, under all components."""
 
+    _T = 0
+    """Components of the last E-step, where rows remember theirs."""
+
     def __init__(self, shard: Shard, max_trial_rows: float, rng: np.random.Generator) -> None:
         self.shard, self._max_trial_rows, self._rng = shard, max_trial_rows, rng
 
@@ -95,11 +98,7 @@ class RowData:
         Deviation: of a component with more than `max_trial_rows` rows, or `most`, a random part stands for all of them.
         Copies of rows stay within bounds so, and a split is accepted by the free energy of all rows anyway.
         """
-        return self._shares_of_rows(mixture, components, counts, most, remembered=False)
-
-    def _shares_of_rows(
-        self, mixture: GaussianParameters, components: I64, counts: F64, most: float, *, remembered: bool
-    ) -> Shares:
+        remembered = self.truncated and mixture.n_components == self._T
         held = counts * (self.shard.n_rows / self.shard.total_weight)
         rates = np.minimum(1.0, min(self._max_trial_rows, most) / np.maximum(held, 1.0))
         seed = int(self._rng.integers(2**62))
@@ -134,7 +133,7 @@ class ActiveRowData(RowData):
     def __init__(self, shard: Shard, max_trial_rows: float, rng: np.random.Generator) -> None:
         super().__init__(shard, max_trial_rows, rng)
         self._remembers = not shard.why_not(Remembered)
-        self._arrangement, self._T = 0, 0
+        self._arrangement = 0
         self._n_left, self._interval = 0, _LOOK_EVERY
         self._has_seen_all = True
 
@@ -163,10 +162,6 @@ class ActiveRowData(RowData):
             self._n_left -= 1
         self._has_seen_all = statistics.n_distances >= self.shard.n_rows * mixture.n_components
         return statistics
-
-    def shares(self, mixture: GaussianParameters, components: I64, counts: F64, most: float = np.inf) -> Shares:
-        remembered = self._remembers and mixture.n_components == self._T
-        return self._shares_of_rows(mixture, components, counts, most, remembered=remembered)
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from globular.model.cells import starts_of
 from globular.model.covariances import FAMILIES
 from globular.model.dirichlet import StickPrior, sticks_of_groups
 from globular.model.observations import ExpectedMixture, ObservedMoments, Prior
-from globular.model.statistics import F64, I64, joined
+from globular.model.statistics import F64, I64
 
 _PER_COMPONENT = "spherical", "diag", "full"
 """Covariances of components by the dimensions of the metric."""
@@ -38,11 +38,6 @@ class Groups:
     """Components before each of them, (G,)."""
     behind: F64
     """What the components behind each of them hold, (G,)."""
-
-    @classmethod
-    def of(cls, moments: list[ObservedMoments], seen: I64, before: I64, behind: F64) -> Groups:
-        """Of the components of every group."""
-        return cls(joined(moments), starts_of([len(each) for each in moments]), seen, before, behind)
 
 
 class Measured(NamedTuple):

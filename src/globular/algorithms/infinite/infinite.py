@@ -93,7 +93,7 @@ def infinite(
             yield from run.cycle(state, None, options.tol, GROWN)
             return
         state = yield from run.cycle(state, None, options.tol, refine=False)
-        while not run.ended and run.look_again():
+        while not run.ended and data.look_again():
             state = yield from run.cycle(state, None, options.tol, refine=False)
         yield from run.polish(state, GROWN, rng)
 

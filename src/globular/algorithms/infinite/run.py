@@ -62,8 +62,6 @@ class InfiniteOptions:
     n_sown: int = 0
     """A mixture that has stopped growing is held against one from so many times as many clusters of k-means; 0 does
     without."""
-    n_updates: int = 6
-    """Most updates of the children in a trial."""
     max_trial_rows: float = 5_000
     """Where the data are rows, those of a component that the trial of a split copies out and looks at, drawn at random
     if it holds more; infinity is all of them, as in the paper."""
@@ -107,7 +105,7 @@ class VariationalRun:
         self._n_arrangements = 0
         self.epsilon = 0.1 * options.tol * self.total_weight
         self._alpha = StickPrior(*options.alpha)
-        self._rules = SplitRules(self._alpha, self.epsilon, options.gain, options.smallest, options.n_updates)
+        self._rules = SplitRules(self._alpha, self.epsilon, options.gain, options.smallest)
         self.ended = options.max_iter == 0
         self._opened = False
         self._asked_tree = False
@@ -184,10 +182,6 @@ class VariationalRun:
             return self._state(moments, tail, state.rejected_at, state.arrangement, F)
         return replace(self.arrange(moments, tail, state.rejected_at), F=F)
 
-    def look_again(self) -> bool:
-        """Let the next cycle look at all components; False if the last one has."""
-        return self._data.look_again()
-
     def compared(self, state: State, attempt: State) -> Generator[Step[Mixture], None, State]:
         """The state with an F that compares with that of the attempt: one more cycle if the tree has changed."""
         if not self.refined or self.ended:
@@ -234,13 +228,15 @@ class VariationalRun:
         self._asked_tree = True
         least = _MANY_MORE * state.mixture.T + 1
         found = best_partition(self._data, self.prior, self._options.smallest, self._options.gain, least)
-        if found is None or len(found.moments) > self._options.T_max:
+        if found is None:
             return None
-        if hard_free_energy(found.moments, found.prior, self._alpha) > state.F - self.epsilon:
+        moments, prior = found
+        too_many = len(moments) > self._options.T_max
+        if too_many or hard_free_energy(moments, prior, self._alpha) > state.F - self.epsilon:
             return None
         self._data.open_parts()
-        self._opened, self.prior = True, found.prior
-        return self.arrange(found.moments, 0.0, np.zeros((len(found.moments), 2)))
+        self._opened, self.prior = True, prior
+        return self.arrange(moments, 0.0, np.zeros((len(moments), 2)))
 
     def trials(self, state: State, candidates: I64) -> list[Trial]:
         """Step 2: try to split the candidates; the best first."""

@@ -18,11 +18,12 @@ from globular.algorithms.infinite.data import Shares
 from globular.algorithms.infinite.energies import Energies, Groups
 from globular.algorithms.mixtures.em import COLD
 from globular.algorithms.steps import to_come
-from globular.model.covariances import FAMILIES, one_for_all
+from globular.model.cells import starts_of
+from globular.model.covariances import FAMILIES
 from globular.model.dirichlet import StickPrior
 from globular.model.gaussian import GaussianParameters
 from globular.model.observations import ObservedMoments, Prior
-from globular.model.statistics import F64, I64
+from globular.model.statistics import F64, I64, joined
 
 _STEADY = 1e-3
 """Children have converged when F changes by less than this per unit of weight."""
@@ -90,7 +91,8 @@ def try_splits(
         for question, those in asked.items():
             if those:
                 which = np.array([number for number, _ in those])
-                groups = Groups.of([m for _, m in those], which[:, None], components[which], masses[which])
+                together, bounds = joined([m for _, m in those]), starts_of([len(m) for _, m in those])
+                groups = Groups(together, bounds, which[:, None], components[which], masses[which])
                 found = energies.measure(groups).each(groups) if question == "free energy" else energies.bisect(groups)
                 answers += zip(which.tolist(), found, strict=True)
     return [trials[number] for number in range(len(runs))]
@@ -135,6 +137,8 @@ def _try_split(component: int, parent: ObservedMoments, n_seen: int, rules: Spli
 
 def cold_mixture(means: F64, covariance: F64, covariance_type: str) -> GaussianParameters:
     """Equal components so much colder than `covariance` that every row goes to the closest mean in its units."""
-    family = one_for_all(FAMILIES[covariance_type])  # equal covariances need one factor
+    own = FAMILIES[covariance_type]
+    # equal covariances need one factor: of each scatter one family at most is tied
+    family = next((each for each in FAMILIES.values() if each.tied and each.scatter is own.scatter), own)
     covariances = np.broadcast_to(COLD * covariance, family.shape(*means.shape))
     return GaussianParameters(np.full(len(means), 1.0 / len(means)), means, covariances, family.name)

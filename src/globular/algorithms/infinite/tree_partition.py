@@ -39,16 +39,10 @@ class Worth:
         return np.where(nodes.weights >= self.smallest, worth, -np.inf)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class TreePartition:
-    """Components that share no row, and the prior that was fitted to them."""
-
-    moments: ObservedMoments
-    prior: Prior
-
-
-def best_partition(data: RowData, prior: Prior, smallest: float, gain: float, least: int) -> TreePartition | None:
-    """The best partition under a prior fitted to the leaves of the tree, as far as it may be.
+def best_partition(
+    data: RowData, prior: Prior, smallest: float, gain: float, least: int
+) -> tuple[ObservedMoments, Prior] | None:
+    """The components of the best partition, and the prior: fitted to the leaves of the tree, as far as it may be.
 
     None if there is no tree, or one of fewer than `least` parts.
     """
@@ -58,7 +52,7 @@ def best_partition(data: RowData, prior: Prior, smallest: float, gain: float, le
             return None
         prior = _fitted(prior, leaves, smallest)
     nodes = data.parts(Worth(prior, smallest, data.shard.total_weight), gain)
-    return None if nodes is None or len(nodes) < least else TreePartition(_moments(nodes, prior), prior)
+    return None if nodes is None or len(nodes) < least else (_moments(nodes, prior), prior)
 
 
 def _fitted(prior: Prior, leaves: Chunks, smallest: float) -> Prior:

@@ -23,7 +23,6 @@ __all__ = [
     "CovarianceFamily",
     "CovarianceLimits",
     "ScatterKind",
-    "one_for_all",
 ]
 
 FAMILIES: dict[str, CovarianceFamily] = {
@@ -31,8 +30,3 @@ FAMILIES: dict[str, CovarianceFamily] = {
 }
 SEPARABLE = tuple(name for name, family in FAMILIES.items() if family.scatter.separable)
 """Families without correlations."""
-
-
-def one_for_all(family: CovarianceFamily) -> CovarianceFamily:
-    """The family of the same scatter in which all components have one covariance; itself if there is none."""
-    return next((other for other in FAMILIES.values() if other.tied and other.scatter is family.scatter), family)

@@ -44,8 +44,7 @@ from globular.seam.center_passes import (  # isort: skip
     AcceptSeeds, CellNeighbors, CellSeeds, EstimateNeighbors, Limits, RoughCells, RunChains, SearchFew, SeedFew,
 )  # fmt: skip
 from globular.seam.mixture_passes import (  # isort: skip
-    Expect, ExpectLinear, ExpectLowRank, ExpectShares, ExpectTied, ExpectWithin, LabelByDensity, RowsOf, ScatterWithin,
-    Survey,
+    Expect, ExpectLinear, ExpectLowRank, ExpectShares, ExpectWithin, LabelByDensity, RowsOf, ScatterWithin, Survey,
 )  # fmt: skip
 from globular.seam.passes import (  # isort: skip
     AddSeeds, AllLabels, Assign, AssignBatch, BlendErrors, Extremes, Farthest, Halve, LabelBySeeds, Locate, Moments,
@@ -514,7 +513,7 @@ CASES = [
     *(Case(f"expect {kind}", lambda p, k=kind: Expect(p.mixture(k)),
            says(lambda p, k=kind: soft.soft_pass(p.rows, p.w, p.mixture(k)))) for kind in ("diag", "full")),
     Case("expect with noise", lambda p: Expect(p.noisy()), says(lambda p: soft.soft_pass(p.rows, p.w, p.noisy()))),
-    Case("expect tied", lambda p: ExpectTied(p.mixture("tied"), p.centers[0]),
+    Case("expect tied", lambda p: Expect(p.mixture("tied"), offset=p.centers[0]),
          says(lambda p: soft.tied_pass(p.rows, p.w, p.mixture("tied"), p.centers[0]))),
     Case("expect linear", lambda p: ExpectLinear(p.linear), says(lambda p: linear.linear_pass(p.rows, p.w, p.linear))),
     Case("survey counts", lambda p: Survey(Poisson), surveyed(lambda rows: rows < 0)),

@@ -17,12 +17,15 @@ from globular.seam.passes import HERE, NO_EFFECT, Change, Effect, Index, Pass
 class Expect(Pass[SoftStatistics]):
     """E-step of a Gaussian mixture: sums weighted by the responsibilities, and the log-likelihood.
 
-    Among few components the log-likelihood is the free energy of Eq. 10.
+    Among few components the log-likelihood is the free energy of Eq. 10. With an `offset` components that share a
+    covariance Σ go, all of them, without what they share: see `model.gaussian.Spread`. Log-likelihoods then lack
+    −½ yᵀΣ⁻¹y, y a row less the offset, of second moments there are none, (0, …), and it takes no quadratic form.
     """
 
     needs = Need.DENSE
     mixture: GaussianParameters
     among: SoftAmong = ALL
+    offset: F64 | None = None
 
     @property
     def effect(self) -> Effect:
@@ -32,19 +35,6 @@ class Expect(Pass[SoftStatistics]):
             case Neighbors() | Probe():
                 return Effect({"labels", "members"})
         return NO_EFFECT
-
-
-@dataclass(frozen=True, eq=False)
-class ExpectTied(Pass[SoftStatistics]):
-    """E-step of components that share a covariance Σ, without what they share: see `model.gaussian.Spread`.
-
-    Log-likelihoods lack −½ yᵀΣ⁻¹y, y a row less the offset, and of second moments there are none, (0, …). It takes no
-    quadratic form, and N·C distances.
-    """
-
-    needs = Need.DENSE
-    mixture: GaussianParameters
-    offset: F64
 
 
 @dataclass(frozen=True, eq=False)

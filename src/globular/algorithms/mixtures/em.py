@@ -22,7 +22,7 @@ from globular.algorithms.steps import Model, Step
 from globular.model.covariances import RELATIVE_FLOOR, CovarianceLimits
 from globular.model.gaussian import GaussianParameters, about_the_mean, isotropic_mixture, m_step
 from globular.model.statistics import F64, SoftStatistics
-from globular.seam.mixture_passes import Expect, ExpectTied
+from globular.seam.mixture_passes import Expect
 from globular.seam.passes import Assign
 from globular.seam.shard import Shard
 
@@ -117,7 +117,7 @@ def e_step(shard: Shard, mixture: GaussianParameters) -> SoftStatistics:
     if mixture.family.tied and mixture.n_components > 1 and mixture.noise is None:
         spread = shard.spread(mixture.covariance_type)
         if spread.is_exact_for(mixture):
-            return spread.complete(mixture, shard.run(ExpectTied(mixture, spread.offset)))
+            return spread.complete(mixture, shard.run(Expect(mixture, offset=spread.offset)))
     return shard.run(Expect(mixture))
 
 

@@ -23,7 +23,7 @@ from globular.passes.torch.plain import Grouping, group, seen
 from globular.passes.torch.shard import TorchShard
 from globular.seam.among import All
 from globular.seam.answers import Answer
-from globular.seam.mixture_passes import Expect, ExpectTied, ExpectWithin, LabelByDensity
+from globular.seam.mixture_passes import Expect, ExpectWithin, LabelByDensity
 
 NUMBERS_AT_ONCE = 1 << 26
 """Numbers in the features, densities and differences of a block, in float64: half a gigabyte."""
@@ -64,13 +64,12 @@ class Densities:
     """A mixture ready to be evaluated on the rows of a shard."""
 
     def __init__(self, shard: TorchShard, mixture: GaussianParameters, linear_about: F64 | None = None) -> None:
-        """With products of the rows alone about an offset, if one is given: see `ExpectTied`."""
+        """With products of the rows alone about an offset, if one is given: see `Expect`."""
         if shard.n_columns != mixture.n_features:
             raise ValueError(f"rows have {shard.n_columns} columns, the mixture {mixture.n_features}")
         mixture = mixture.as_numpy()
-        is_linear = linear_about is not None
-        offset = mixture.offset if linear_about is None else linear_about
-        self.shard, self.blocks = shard, ChunkBlocks(mixture, offset, linear=is_linear)
+        offset = mixture.offset if linear_about is None else np.asarray(linear_about)
+        self.shard, self.blocks = shard, ChunkBlocks(mixture, offset, linear=linear_about is not None)
         form, tensor = self.blocks.form, shard.tensor
         self._offset, self._coefficients = tensor(form.offset), tensor(form.coefficients).T
         self._tight, self._means = tensor(form.tight, torch.int64), tensor(form.means)[:, None]
@@ -141,14 +140,7 @@ class Densities:
 @TorchShard.implements(Expect, All)
 def expect_all(shard: TorchShard, work: Expect) -> SoftStatistics:
     """Sums weighted by the responsibilities. N·C densities; memory: a block of rows."""
-    densities = Densities(shard, work.mixture)
-    return densities.blocks.statistics(densities.moments(), shard.n_rows)
-
-
-@TorchShard.implements(ExpectTied)
-def expect_tied(shard: TorchShard, work: ExpectTied) -> SoftStatistics:
-    """The same as products with the rows alone."""
-    densities = Densities(shard, work.mixture, linear_about=np.asarray(work.offset))
+    densities = Densities(shard, work.mixture, work.offset)
     return densities.blocks.statistics(densities.moments(), shard.n_rows)
 
 

@@ -18,7 +18,7 @@ from globular.passes.cpu.expect.blocks import ChunkBlocks
 from globular.passes.cpu.shard import CpuShard
 from globular.seam.among import All
 from globular.seam.answers import Answer
-from globular.seam.mixture_passes import Expect, ExpectTied
+from globular.seam.mixture_passes import Expect
 
 
 def blocks_for(shard: CpuShard, mixture: GaussianParameters) -> ChunkBlocks:
@@ -36,15 +36,9 @@ def check_columns(shard: CpuShard, n_columns: int) -> None:
 @CpuShard.implements(Expect, All)
 def expect_all(shard: CpuShard, work: Expect) -> SoftStatistics:
     """Sums weighted by the responsibilities. N·C distances; memory: sums of spans and a block per thread."""
-    blocks = blocks_for(shard, work.mixture)
-    return blocks.statistics(blocks.moments(shard, shard.weights, shard.n_threads), shard.n_rows)
-
-
-@CpuShard.implements(ExpectTied)
-def expect_tied(shard: CpuShard, work: ExpectTied) -> SoftStatistics:
-    """The same as products with the rows alone."""
     check_columns(shard, work.mixture.n_features)
-    blocks = ChunkBlocks(work.mixture, work.offset, linear=True)
+    offset = work.mixture.offset if work.offset is None else work.offset
+    blocks = ChunkBlocks(work.mixture, offset, linear=work.offset is not None)
     return blocks.statistics(blocks.moments(shard, shard.weights, shard.n_threads), shard.n_rows)
 
 

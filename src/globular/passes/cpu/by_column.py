@@ -6,10 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from globular.jit import inline, kernel
+from globular.jit import kernel
 from globular.jit.vectors import LINE
 from globular.model.columns import ColumnMeans
 from globular.model.statistics import F64
+from globular.passes.cpu.grouped import count_up_to
 from globular.passes.cpu.rows import aligned_zeros
 from globular.passes.cpu.shard import CpuShard
 from globular.seam.passes import ByColumn, CastBallots
@@ -36,18 +37,6 @@ def transpose_centers(
                 places[j, c] = centers[c, j]
 
 
-@inline
-def first_from(indices: Any, begin: int, end: int, column: int) -> int:
-    """Where, among the sorted entries begin … end − 1, those of this column and the later ones begin."""
-    while begin < end:
-        middle = (begin + end) // 2
-        if indices[middle] < column:
-            begin = middle + 1
-        else:
-            end = middle
-    return begin
-
-
 @kernel
 def add_ballots(
     rows: Any,  # IN
@@ -70,7 +59,8 @@ def add_ballots(
             continue
         begin, end = rows[2][at[i]], rows[2][at[i] + 1]
         gain, size = 0.0, 0.0
-        for k in range(first_from(rows[1], begin, end, first), first_from(rows[1], begin, end, last)):
+        columns = rows[1][begin:end]
+        for k in range(begin + count_up_to(columns, first - 1), begin + count_up_to(columns, last - 1)):
             j = rows[1][k]
             step, old = factors[i] * rows[0][k], places[j, c]
             places[j, c] = old + step

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from globular.model.cells import VISITS_ABOVE, CenterCells
-from globular.model.statistics import F64, HardStatistics
+from globular.model.statistics import HardStatistics
 from globular.passes.cpu.cells import CellProduct, Known
 from globular.passes.cpu.shard import CpuShard
 from globular.passes.cpu.sums import wanted_sums
@@ -38,19 +38,15 @@ def closest_cells(shard: CpuShard, cells: CenterCells, n_probes: int) -> tuple[L
     """The cells that every row visits, closest first, (N, p), and the number of distances to find them."""
     n_visits = cells.n_visits(n_probes)
     if cells.above is None:
-        return _closest_of_all(shard, cells.middles, n_visits), shard.n_rows * len(cells.middles)
+        return CellProduct(shard, cells.middles).closest(n_visits), shard.n_rows * len(cells.middles)
     return _closest_by_cells_above(shard, cells, cells.above, n_visits)
-
-
-def _closest_of_all(shard: CpuShard, middles: F64, n_visits: int) -> Labels:
-    return CellProduct(shard, middles).closest(n_visits)
 
 
 def _closest_by_cells_above(
     shard: CpuShard, cells: CenterCells, above: CenterCells, n_visits: int
 ) -> tuple[Labels, int]:
     """Among the cells in the few closest cells of cells."""
-    routes = _closest_of_all(shard, above.middles, min(VISITS_ABOVE, len(above.middles)))
+    routes = CellProduct(shard, above.middles).closest(min(VISITS_ABOVE, len(above.middles)))
     product = CellProduct(shard, cells.middles, None, above.starts)
     found: Labels = np.full((n_visits, shard.n_rows), -1, dtype=np.int32).T
     dtype = shard.rows.dtype

@@ -14,7 +14,7 @@ _REASONS = {
         passes.cpu.expect.remembered: ROUNDING
         passes.cpu.plain: ROWS_PER_BLOCK
         passes.tree.splitting: SAMPLE LOPSIDED
-        passes.limits: HORIZON
+        passes.host: HORIZON
     """,
     "of the door to numba, which `tests/jit` try": """
         jit.*
@@ -34,7 +34,7 @@ _REASONS = {
     """,
     "how many bytes something takes, for a message": """
         estimators.checks.*
-        passes.limits: NODES_PER_LEAF_SIZE
+        passes.host: NODES_PER_LEAF_SIZE
         estimators.kmeans: CARD_BYTES_PER_PROBE
     """,
     "whether time is left, which tests of `max_time` try": """
@@ -130,7 +130,7 @@ _REASONS = {
         algorithms.search: STEPS_PER_TRIAL STEPS_PER_DRAW
         algorithms.steps: CAUTION
         algorithms.seeding.named: NEIGHBORS
-        passes.limits: NOMINEES
+        passes.host: NOMINEES
         passes.tree.partition: SAMPLED
         passes.tree.splitting: SAMPLE LOPSIDED
         algorithms.mixtures.nested: TIMES_THE_PART

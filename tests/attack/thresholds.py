@@ -99,10 +99,9 @@ _BATCHES: Mapping[str, Mapping[str, Values]] = {
     "algorithms.kmeans.probing": {"EXACT_LABELS_UP_TO": (10, NEVER), "LEAST_RECALL": (0.0, 1.0)},
 }  # fmt: skip
 _NEIGHBORS: Mapping[str, Mapping[str, Values]] = {
-    "passes.host": {"SEARCHED_AT_ONCE": (16, NEVER)},
+    "passes.host": {"SEARCHED_AT_ONCE": (16, NEVER), "HASH_SIZE": (1, 1 << 20)},
     "passes.cpu.assign.neighbors": {"TABLES_AT_ONCE": (1, 64)},
     "passes.cpu.assign.neighborhoods": {"GATHERED_ROWS": (1, NEVER)},
-    "passes.limits": {"HASH_SIZE": (1, 1 << 20)},
     "model.graph": {"_MANY_REPETITIONS": (0, NEVER)},
 }  # fmt: skip
 _MIXTURES: Mapping[str, Mapping[str, Values]] = {
@@ -131,8 +130,7 @@ _FAMILIES: Mapping[str, Mapping[str, Values]] = {
     },
 }  # fmt: skip
 _CORRELATED: Mapping[str, Mapping[str, Values]] = {
-    "passes.host": {"GATHERED_AT_ONCE": (16, 1 << 14)},
-    "passes.limits": {"COSTS_AT_ONCE": (1, NEVER)},
+    "passes.host": {"GATHERED_AT_ONCE": (16, 1 << 14), "COSTS_AT_ONCE": (1, NEVER)},
     "passes.cpu.expect.low_rank": {"MOST_ROUNDING": (0.0, 1e9)},
     "model.coordinates": {"MULTIPLIED_AT_ONCE": (1, NEVER)},
 }  # fmt: skip

@@ -28,8 +28,7 @@ from globular.model.wishart import KINDS as WISHART
 from globular.model.wishart import GaussianPrior
 from globular.passes.cpu import CpuShard
 from globular.passes.cpu.engine.group import group_by
-from globular.passes.host import HostShard
-from globular.passes.limits import NOMINEES
+from globular.passes.host import NOMINEES, HostShard
 from globular.seam.among import Down, Neighbors, Probe, Remembered
 from globular.seam.answers import NEAREST, Answer, Blurred, Centers, LowRank, Nearest, Own, Truncated
 from reference import assign as hard

@@ -14,7 +14,7 @@ from hypothesis.extra.numpy import arrays
 from globular.model.covariances import COLUMNS, NORM, OUTER, ScatterKind
 from globular.model.statistics import F64
 from globular.passes.cpu import CpuShard
-from globular.passes.limits import tree_bytes
+from globular.passes.host import tree_bytes
 from globular.passes.tree.frontier import Frontier
 from globular.passes.tree.partition import PartitionTree
 from globular.seam.tree_passes import TakeCells

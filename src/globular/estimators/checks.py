@@ -25,7 +25,7 @@ from globular.machine import check_fits
 from globular.model.covariances import FAMILIES, ScatterKind
 from globular.model.history import History
 from globular.model.statistics import F64
-from globular.passes.limits import tree_bytes
+from globular.passes.host import tree_bytes
 from globular.threads import resolve_threads
 
 logger = logging.getLogger("globular")

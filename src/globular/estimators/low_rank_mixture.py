@@ -28,7 +28,7 @@ from globular.model.gaussian import GaussianParameters
 from globular.model.given import GivenStart
 from globular.model.low_rank import NOISES, LowRankParameters, isotropic_factors
 from globular.model.statistics import F64, I64
-from globular.passes.limits import COSTS_AT_ONCE, NOMINEES
+from globular.passes.host import COSTS_AT_ONCE, NOMINEES
 from globular.seam.answers import Blurred, LowRank
 from globular.seam.passes import Labels
 from globular.seam.shard import Shard, answer

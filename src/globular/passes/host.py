@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from globular.jit import Queue, kernel, new_queue, share_kernel, take_number
 from globular.lazy import cached_property
+from globular.model.covariances import ScatterKind
 from globular.model.statistics import F64
 from globular.seam import center_passes, passes
 from globular.seam.passes import Index, Labels, Pass, Result, RowValue
@@ -52,6 +53,16 @@ ROWS_PER_LONG_SPAN = 16 * RUN
 """Least rows of a span whose sums by key are taken."""
 SPANS_AT_ONCE = 16
 """Most spans of rows whose sums by key are taken side by side."""
+HASH_SIZE = 1 << 15
+"""Least number of places in a thread's table of pairs of clusters."""
+HORIZON = 2.25
+"""Squared: a random candidate half as far again as the farthest neighbour is none, and its pair is not listed."""
+NOMINEES = 8
+"""Components of low rank that a search nominates for every row."""
+COSTS_AT_ONCE = 1 << 18
+"""Densities of low rank that a thread has before it where all components are looked at."""
+NODES_PER_LEAF_SIZE = 2.8
+"""Nodes are about this number times N / leaf_size (measured on Gaussian data; most leaves are half full or more)."""
 
 
 @kernel
@@ -258,6 +269,12 @@ class HostShard(Shard):
     @cached_property
     def _weight_runs(self) -> F64:
         return np.add.reduceat(self.weights, np.arange(0, self.n_rows, RUN))
+
+
+def tree_bytes(n_rows: int, n_columns: int, leaf_size: int, kind: ScatterKind) -> int:
+    """About how much memory a tree takes; twice that while it is built."""
+    n_nodes = min(NODES_PER_LEAF_SIZE * n_rows / leaf_size, 2 * n_rows)
+    return int(n_nodes * (8 * (1 + n_columns + kind.width(n_columns)) + 32) + 4 * n_rows)
 
 
 def runs_of(rows: slice, length: int = 0) -> slice:

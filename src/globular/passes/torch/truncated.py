@@ -23,7 +23,7 @@ from globular.model.gaussian import GaussianParameters
 from globular.model.graph import Search
 from globular.model.random import GOLDEN, MIX1, MIX2
 from globular.model.statistics import NO_PAIRS, HardStatistics, PairStatistics, SoftStatistics, TruncatedPosterior
-from globular.passes.limits import HORIZON
+from globular.passes.host import HORIZON
 from globular.passes.torch import plain
 from globular.passes.torch.assign import closest_neighbor, closest_small_cells, hard_statistics, label_sums
 from globular.passes.torch.plain import blocks, group

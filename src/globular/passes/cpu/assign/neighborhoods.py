@@ -27,8 +27,7 @@ from globular.passes.cpu.engine.rows import AHEAD, fetch, quick_distance, quick_
 from globular.passes.cpu.grouped import group_rows, move_rows, packed
 from globular.passes.cpu.rows import KernelRows, can_be_indexed, on_tasks
 from globular.passes.cpu.shard import CpuShard
-from globular.passes.host import SEARCHED_AT_ONCE
-from globular.passes.limits import HORIZON
+from globular.passes.host import HORIZON, SEARCHED_AT_ONCE
 
 GATHERED_ROWS = 16384
 """Least rows of a task whose rows have to be brought together, which is a call of its own; larger = fewer calls."""

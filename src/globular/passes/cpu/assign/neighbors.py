@@ -29,8 +29,7 @@ from globular.passes.cpu.grouped import ROWS_PER_TASK, Grouping
 from globular.passes.cpu.rows import KernelRows, on_rows, on_tasks
 from globular.passes.cpu.shard import CpuShard
 from globular.passes.cpu.sums import wanted_sums
-from globular.passes.host import RUN, on_runs, runs_of, threads_for_runs
-from globular.passes.limits import HASH_SIZE
+from globular.passes.host import HASH_SIZE, RUN, on_runs, runs_of, threads_for_runs
 from globular.seam.among import Neighbors
 from globular.seam.passes import Assign
 

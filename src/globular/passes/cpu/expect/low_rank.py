@@ -30,8 +30,7 @@ from globular.passes.cpu.expect.probe import noticeable, truncated_step
 from globular.passes.cpu.project import project_as
 from globular.passes.cpu.rows import DenseRows, KernelRows
 from globular.passes.cpu.shard import CpuShard
-from globular.passes.host import GATHERED_AT_ONCE, NO_TABLE, NONE, RUN, SEARCHED_AT_ONCE, SPANS_AT_ONCE
-from globular.passes.limits import COSTS_AT_ONCE
+from globular.passes.host import COSTS_AT_ONCE, GATHERED_AT_ONCE, NO_TABLE, NONE, RUN, SEARCHED_AT_ONCE, SPANS_AT_ONCE
 from globular.seam.among import All, Probe
 from globular.seam.answers import Answer, LowRank
 from globular.seam.mixture_passes import ExpectLowRank, ScatterWithin

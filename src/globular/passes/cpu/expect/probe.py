@@ -26,8 +26,7 @@ from globular.passes.cpu.engine.decide import insert
 from globular.passes.cpu.expect.cells import is_member, search_cells
 from globular.passes.cpu.expect.neighbors import Costs, Members, by_component, costs_of, share_out, soft_sums
 from globular.passes.cpu.shard import CpuShard
-from globular.passes.host import GATHERED_AT_ONCE, NONE, RUN, on_runs, threads_for_runs
-from globular.passes.limits import COSTS_AT_ONCE, NOMINEES
+from globular.passes.host import COSTS_AT_ONCE, GATHERED_AT_ONCE, NOMINEES, NONE, RUN, on_runs, threads_for_runs
 from globular.seam.among import Probe
 from globular.seam.answers import Answer, Blurred, Truncated
 from globular.seam.mixture_passes import Expect

@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import sparse
 
 from globular.jit import Queue, kernel, take_number
 from globular.model.statistics import F64, ColumnMoments
@@ -144,15 +143,12 @@ def extremes(shard: CpuShard, work: Extremes) -> F64:
 @CpuShard.implements(Roots)
 def roots(shard: CpuShard, work: Roots) -> CpuShard:
     """A copy."""
-    rows: NDArray[Any] | sparse.csr_array
-    if isinstance(shard.rows, CSRRows):
-        rows = shard.rows.block(0, shard.n_rows)
-        rows.data = np.copysign(np.sqrt(np.abs(rows.data)), rows.data)
-    else:
-        rows = shard.rows.block(0, shard.n_rows)
+    rows: Any = shard.rows.block(0, shard.n_rows)
+    if isinstance(rows, np.ndarray):
         rows = np.copysign(np.sqrt(np.abs(rows)), rows)
-    weights = shard.weights if len(shard.weights) else None
+    else:
+        rows.data = np.copysign(np.sqrt(np.abs(rows.data)), rows.data)
     return CpuShard(
-        rows, weights, scales=np.sqrt(shard.scales), n_threads=shard.n_threads, state=shard.state,
+        rows, shard.weights, scales=np.sqrt(shard.scales), n_threads=shard.n_threads, state=shard.state,
         first_row=shard.first_row,
     )  # fmt: skip

@@ -115,11 +115,8 @@ def check_rows(
             for c in range(first, min(first + chunk, end)):
                 if not np.float64(block.scores[r, c - first]) > limit and c != nominated:
                     squared = squared_distance(rows, row, scale, nominees.centers, nominees.members[c], nominees.norms)
-                    if (
-                        block.found[i] < 0
-                        or squared < block.best[i]
-                        or (squared == block.best[i] and c < block.found[i])
-                    ):
+                    held, label = block.best[i], block.found[i]
+                    if label < 0 or squared < held or (squared == held and c < label):
                         block.best[i], block.found[i] = squared, c
 
 

@@ -38,12 +38,8 @@ class Differences(NamedTuple):
 
 def new_differences(n_columns: int) -> Differences:
     """Scratch for rows of so many columns."""
-    few = n_columns <= FEW_COLUMNS
-    by_row, by_column = (
-        np.empty((0 if few else DENSITY_TILE, n_columns)),
-        np.empty((n_columns if few else 0, PADDED_TILE)),
-    )
-    return Differences(by_row, by_column, *np.empty((2, DENSITY_TILE)))
+    n_rows, n_lines = (0, n_columns) if n_columns <= FEW_COLUMNS else (DENSITY_TILE, 0)
+    return Differences(np.empty((n_rows, n_columns)), np.empty((n_lines, PADDED_TILE)), *np.empty((2, DENSITY_TILE)))
 
 
 @inline

@@ -246,13 +246,7 @@ class Sorted:
         _, q, D = self.mixture.loadings.shape
 
         def work(queue: NDArray[np.int64], tasks: NDArray[np.int64], rows: KernelRows, gathered: bool) -> None:
-            tile = FactorBlock(
-                np.empty((FACTOR_TILE, D)),
-                np.empty((FACTOR_TILE, q)),
-                np.empty((q, FACTOR_TILE)),
-                np.empty(FACTOR_TILE),
-                np.empty(q),
-            )
+            tile = FactorBlock(*map(np.empty, ((FACTOR_TILE, D), (FACTOR_TILE, q), (q, FACTOR_TILE), FACTOR_TILE, q)))
             kernel(queue, FactorWork(tasks, rows[0], gathered, self._pairs, self._shape), tile, *outputs)
 
         on_components(self._rows, self._pairs, SEARCHED_AT_ONCE, self._n_threads, work)

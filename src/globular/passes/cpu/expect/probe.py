@@ -230,9 +230,6 @@ def answer_blurred(shard: CpuShard, work: Answer) -> list[Any]:
         share_out(shares, NONE, 1)
         FullPairs(part, asked.mixture, noticeable(known, shares)).reconstruct(shares, asked.noise, found[slice(*span)])
 
-    run_all(
-        write,
-        even_ranges(shard.n_rows, max(1, min(GATHERED_AT_ONCE, COSTS_AT_ONCE // members.shape[1]))),
-        shard.n_threads,
-    )
+    size = max(1, min(GATHERED_AT_ONCE, COSTS_AT_ONCE // members.shape[1]))
+    run_all(write, even_ranges(shard.n_rows, size), shard.n_threads)
     return [found]

@@ -166,14 +166,8 @@ def sparse_bytes(n_rows: int, n_entries: int, n_columns: int, n_clusters: int, n
 
     Centres have at most as many entries as the rows. They are dense at the end alone, in float64 and as handed out.
     """
-    centers = 3 * 8 * n_clusters * n_columns
-    return (
-        centers
-        + 128 * n_entries
-        + 80 * n_rows
-        + FIXED_BYTES
-        + n_threads * (8 * (n_columns + n_clusters) + THREAD_BYTES)
-    )
+    threads = n_threads * (8 * (n_columns + n_clusters) + THREAD_BYTES)
+    return 3 * 8 * n_clusters * n_columns + 128 * n_entries + 80 * n_rows + FIXED_BYTES + threads
 
 
 def neighbor_bytes(n_rows: int, n_clusters: int, n_neighbors: int, n_candidates: int, n_random: int) -> int:

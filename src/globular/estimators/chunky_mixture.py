@@ -170,16 +170,11 @@ class ChunkyGaussianMixture(ConditionalMixture):
             may = self.max_cells is None and (self._C_prime is None or data.matrix is not None)
             polish = "needed" if may else "never"
         return ChunkyOptions(
-            max_iter=self.max_iter,
-            tol=self.tol,
-            refine_tol=self.refine_tol,
+            max_iter=self.max_iter, tol=self.tol, refine_tol=self.refine_tol,
             max_cells=self.max_cells or most_cells(data.n_rows, self.n_components),
-            refine="best_first" if self.refinement == "best_first" else "batch",
-            polish=polish,
-            C_prime=self._C_prime,
-            learned_weights=self._learns_weights,
-            previous_bound=previous_bound,
-        )
+            refine="best_first" if self.refinement == "best_first" else "batch", polish=polish,
+            C_prime=self._C_prime, learned_weights=self._learns_weights, previous_bound=previous_bound,
+        )  # fmt: skip
 
     def _take_over(self, model: ChunkyModel) -> GaussianParameters:
         self.n_cells_ = model.n_cells

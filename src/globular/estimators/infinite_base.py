@@ -247,17 +247,12 @@ class InfiniteEstimator(MixtureEstimator):
 
     def _options(self, data: Input) -> InfiniteOptions:
         return InfiniteOptions(
-            alpha=self._given_prior().alpha,
-            T_max=self._largest(data),
-            gain=self.min_split_gain,
-            smallest=self.min_component_weight,
-            accept="best" if self.accept_splits == "best" else "all",
-            tol=self.tol,
-            max_iter=self.max_iter,
-            closed=self.truncation == "fixed",
+            alpha=self._given_prior().alpha, T_max=self._largest(data), gain=self.min_split_gain,
+            smallest=self.min_component_weight, accept="best" if self.accept_splits == "best" else "all",
+            tol=self.tol, max_iter=self.max_iter, closed=self.truncation == "fixed",
             n_polishing=POLISHING_STEPS * self._polishes,
             n_sown=TIMES_SOWN if self.accelerate and self.n_candidates is None else 0,
-        )
+        )  # fmt: skip
 
     def _data(self, shard: Shard, prior: Prior, options: InfiniteOptions, rng: np.random.Generator) -> RowData:
         if not self.accelerate:

@@ -265,32 +265,20 @@ class NestedMiniBatchKMeans(CentroidEstimator):
         """The parameters as the algorithm takes them."""
         by_cells = self.search_ == "cells"
         return NestedOptions(
-            b0=settings.batch_rows,
+            b0=settings.batch_rows, together=isinstance(self.growth_threshold, str), **ALGORITHMS[self.algorithm],
             rho=RHO_TOGETHER if isinstance(self.growth_threshold, str) else self.growth_threshold,
-            together=isinstance(self.growth_threshold, str),
-            **ALGORITHMS[self.algorithm],
-            bounds=BOUNDS.get(self.search_),
-            n_probes=N_PROBES if by_cells else 0,
-            run=settings.run,
-            max_epochs=self.max_iter,
-            tol=self.tol * variance,
-            max_no_improvement=self.max_no_improvement,
-            min_gain=CELLS_GAIN if by_cells else 0.0,
-            reassignment_ratio=self.reassignment_ratio,
+            bounds=BOUNDS.get(self.search_), n_probes=N_PROBES if by_cells else 0, run=settings.run,
+            max_epochs=self.max_iter, tol=self.tol * variance, max_no_improvement=self.max_no_improvement,
+            min_gain=CELLS_GAIN if by_cells else 0.0, reassignment_ratio=self.reassignment_ratio,
             unit_centers=self.metric == "cosine",
-        )
+        )  # fmt: skip
 
     def _start(self, sample: Input, random_state: np.random.RandomState, *, swapped: bool = True) -> Starting:
         """The best of `n_init` starts, drawn from and compared on a sample of the rows."""
         mean_variance(sample)  # for its check
-        return best_start(
-            sample.shard,
-            partial(starting_centers, self, sample, random_state),
-            1 if self.warm_start else self._n_init,
-            random_state,
-            swapped=swapped,
-            unit_centers=self.metric == "cosine",
-        )
+        begin, n_init = partial(starting_centers, self, sample, random_state), 1 if self.warm_start else self._n_init
+        unit = self.metric == "cosine"
+        return best_start(sample.shard, begin, n_init, random_state, swapped=swapped, unit_centers=unit)
 
     def _sample(self, data: Input, settings: NestedSettings, random_state: np.random.RandomState) -> Input:
         """Random rows to start from; all rows where those have too little weight."""

@@ -130,17 +130,11 @@ class VariationalKMeans(CentroidEstimator):
             swapping = ProbingOptions(min_gain=SWAPS_GAIN, unit_centers=self.metric == "cosine")
             chosen = yield from swapped_start(data.shard, chosen, swapping, rng)
         options = VariationalOptions(
-            C_prime=min(self.n_candidates, self.n_clusters),
-            G=self.n_neighbors,
-            n_random=self.n_random,
-            neighborhoods="exhaustive" if self.neighborhoods == "exhaustive" else "estimated",
-            n_warmup=self.n_warmup,
-            max_iter=self.max_iter,
-            tol=self.tol,
-            unit_centers=self.metric == "cosine",
-            relocate_empty=True,
+            C_prime=min(self.n_candidates, self.n_clusters), G=self.n_neighbors, n_random=self.n_random,
+            neighborhoods="exhaustive" if self.neighborhoods == "exhaustive" else "estimated", n_warmup=self.n_warmup,
+            max_iter=self.max_iter, tol=self.tol, unit_centers=self.metric == "cosine", relocate_empty=True,
             printed=printed,
-        )
+        )  # fmt: skip
         graph = None
         if not printed:
             graph = start_rows(data.shard, chosen.centers, chosen.graph, self.n_neighbors, rng)

@@ -210,15 +210,11 @@ callable, default="auto"
 
     def _options(self) -> VariationalOptions:
         return VariationalOptions(
-            C_prime=min(self.n_candidates, self.n_components),
-            G=self.n_neighbors or N_NEIGHBORS,
-            n_random=self.n_random,
-            printed=self.start == "printed",
-            n_warmup=self.n_warmup,
-            neighborhoods="exhaustive" if self.search == EXHAUSTIVE else "estimated",
-            max_iter=self.max_iter,
+            C_prime=min(self.n_candidates, self.n_components), G=self.n_neighbors or N_NEIGHBORS,
+            n_random=self.n_random, printed=self.start == "printed", n_warmup=self.n_warmup,
+            neighborhoods="exhaustive" if self.search == EXHAUSTIVE else "estimated", max_iter=self.max_iter,
             tol=self.tol,
-        )
+        )  # fmt: skip
 
     def _label(self, shard: Shard) -> Labels:
         return likely_components(shard, self._mixture(), self.n_candidates)

@@ -20,6 +20,7 @@ import shutil
 import stat
 import sys
 import tempfile
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,7 @@ DAYS_KEPT = 30.0
 """Days after which a folder that nobody has used is removed, when a new one is made; larger = more disk."""
 
 logger = logging.getLogger("globular")
+_KEEPING = threading.Lock()
 
 
 def base() -> Path | None:
@@ -127,10 +129,11 @@ def kept(dispatcher: Any) -> Any:
     """A dispatcher of numba's that reads what it has compiled from disk, and writes it there."""
     if here := folder_for(dispatcher.py_func.__module__):
         config: Any = numba.config
-        before, config.CACHE_DIR = config.CACHE_DIR, str(here)
-        try:
-            with contextlib.suppress(RuntimeError, OSError):  # numba finds no way to keep it
-                dispatcher.enable_caching()
-        finally:
-            config.CACHE_DIR = before
+        with _KEEPING:  # the variable is one for all threads
+            before, config.CACHE_DIR = config.CACHE_DIR, str(here)
+            try:
+                with contextlib.suppress(RuntimeError, OSError):  # numba finds no way to keep it
+                    dispatcher.enable_caching()
+            finally:
+                config.CACHE_DIR = before
     return dispatcher

@@ -108,6 +108,8 @@ def log_joint(shard: NumpyShard, mixture: Any) -> statistics.F64:
 def expect(shard: NumpyShard, work: mixture_passes.Expect) -> statistics.SoftStatistics:
     if isinstance(work.among, Neighbors | Probe):
         return expect_few(shard, work.mixture, getattr(work.among, "search", work.among).n_candidates)
+    if work.offset is not None:
+        return soft.tied_pass(shard.x, shard.w, work.mixture, work.offset)
     with np.errstate(divide="ignore"):
         found = soft.soft_pass(shard.x, shard.w, work.mixture)
     found.log_likelihood += shard.total_weight * getattr(work.mixture, "log_scale", 0.0)

@@ -13,6 +13,7 @@ _REASONS = {
         passes.cpu.expect.pairs: PAIRS_AT_ONCE
         passes.cpu.expect.remembered: ROUNDING
         passes.cpu.plain: ROWS_PER_BLOCK
+        passes.cpu.sparse_seeds: COMMON CANCELLED
         passes.tree.splitting: SAMPLE LOPSIDED
         passes.host: HORIZON
     """,
@@ -106,8 +107,9 @@ _REASONS = {
         algorithms.kmeans.lloyd: TOLERANCE SAMPLE_STEPS
         algorithms.kmeans.path: FRESH_UP_TO
         algorithms.kmeans.nested_choices: CELLS_GAIN
-        algorithms.kmeans.pipeline: MOST_STARTS FADING
+        algorithms.kmeans.pipeline: MOST_STARTS FADING SPARSE_GAIN
         algorithms.kmeans.probing: LEAST_STAKE N_PROBES
+        algorithms.kmeans.sparse: TRIALS
         algorithms.kmeans.swaps: COST_SAFETY FIRST_TRUST SETTLED_GAIN
         algorithms.kmeans.trials: LEAST_RATIO ROUGH_GAIN STEPS_PER_TRIAL WORTH_KEEPING
         algorithms.infinite.polishing: _LAST _STRENGTHS _LEFT_OUT _USUAL

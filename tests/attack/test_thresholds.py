@@ -33,6 +33,7 @@ FITS: dict[str, list[tuple[str, Case, dict[str, Any]]]] = {
         ("KMeans", WIDE, {"algorithm": "probing", "max_iter": 8}),
         ("KMeans", SPARSE, {"algorithm": "lloyd", "max_iter": 8}),
     ],
+    "sparse": [("KMeans", SPARSE, {}), ("KMeans", SPARSE, {"metric": "cosine", "algorithm": "lloyd"})],
     "few": [("KMeans", THIN, {}), ("KMeans", WIDE, {}), ("KMeans", WIDE, {"metric": "cosine"})],
     "seeds": [
         ("KMeans", THIN, {"init": init, "algorithm": "lloyd"})
@@ -67,6 +68,7 @@ SMALL: Mapping[str, Mapping[str, Any]] = {
         "algorithms.kmeans.coreset.FEWEST_PART_ROWS": (32, 32),
         "algorithms.kmeans.coreset.LEAST_PER_CLUSTER": 2,
     },
+    "sparse": {"model.sparse_centers.SPARSE_FROM": 1, "passes.cpu.shard.ENTRIES_APART": 0},
     "files": {"estimators.inputs.MEMORY_SHARE": 0.0},
 }
 """What else is changed, so that the few rows of a test come to what many rows come to."""

@@ -64,6 +64,11 @@ _CENTERS: Mapping[str, Mapping[str, Values]] = {
     "estimators.inputs": {"EXACT_BELOW": (1, NEVER)},
     "estimators.centroids": {"BLOCK_BYTES": (1, NEVER)},
 }  # fmt: skip
+_SPARSE: Mapping[str, Mapping[str, Values]] = {
+    "model.sparse_centers": {"SPARSE_FROM": (1, NEVER), "NUMBERS_PER_ENTRY": (0, NEVER)},
+    "passes.cpu.shard": {"ENTRIES_APART": (0, NEVER)},
+    "algorithms.kmeans.sparse": {"SEEDS_AT_ONCE": ((1, NEVER), (NEVER, 1))},
+}  # fmt: skip
 _FEW: Mapping[str, Mapping[str, Values]] = {
     "algorithms.seeding.common": {
         "MOST_ROWS": (1, NEVER), "MOST_NUMBERS": (1, NEVER), "MOST_DISTANCES": (1, NEVER), "MOST_CLUSTERS": (1, NEVER),
@@ -171,7 +176,7 @@ _FILES: Mapping[str, Mapping[str, Values]] = {
 THRESHOLDS: Mapping[str, tuple[str, Values]] = {
     f"{module}.{name}": (family, values)
     for family, table in {
-        "centers": _CENTERS, "few": _FEW, "seeds": _SEEDS, "batches": _BATCHES, "neighbors": _NEIGHBORS,
+        "centers": _CENTERS, "sparse": _SPARSE, "few": _FEW, "seeds": _SEEDS, "batches": _BATCHES, "neighbors": _NEIGHBORS,
         "mixtures": _MIXTURES, "families": _FAMILIES, "correlated": _CORRELATED, "trees": _TREES, "files": _FILES,
     }.items()
     for module, constants in table.items()

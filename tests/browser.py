@@ -1,7 +1,5 @@
 """A headless Chromium for the tests, driven through its debugging pipe: no package is needed but the browser itself."""
 
-from __future__ import annotations
-
 import json
 import os
 import select

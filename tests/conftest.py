@@ -1,7 +1,5 @@
 """Fixtures that every test module may use."""
 
-from __future__ import annotations
-
 import os
 import signal
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Ctrl-C at a moment of one's choice."""
 
-from __future__ import annotations
-
 import dis
 import sys
 import types
@@ -19,7 +17,7 @@ class CtrlC:
         self._where = where
         self._before: dict[types.FrameType, str] = {}
 
-    def __call__(self, frame: types.FrameType, event: str, argument: object) -> CtrlC | None:
+    def __call__(self, frame: types.FrameType, event: str, argument: object) -> "CtrlC | None":
         if not frame.f_globals["__name__"].startswith(self._where):
             return None
         frame.f_trace_opcodes = True

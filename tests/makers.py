@@ -1,7 +1,5 @@
 """Small data for the tests: the same rows in every form in which a user may hand them over."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

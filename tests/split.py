@@ -1,7 +1,5 @@
 """Shards side by side in one process, their results merged along the tree by which workers merge theirs."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 

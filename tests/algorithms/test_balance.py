@@ -1,7 +1,5 @@
 """Clusters of limited size: limits hold, and the error is that of the best assignment, nearly."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from scipy.optimize import linear_sum_assignment

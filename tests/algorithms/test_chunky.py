@@ -1,7 +1,5 @@
 """Chunky EM and greedy growth: the theory they are held to."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given, settings

@@ -1,7 +1,5 @@
 """Clusters from components: parts of clusters become one, overlapping Gaussians stay apart."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

@@ -1,7 +1,5 @@
 """K-means on a part first: the part stands for all rows, and a fit that begins with it ends no worse."""
 
-from __future__ import annotations
-
 import weakref
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The soft pass against its reference, and EM against scikit-learn and its own theory."""
 
-from __future__ import annotations
-
 import itertools
 from dataclasses import replace
 from functools import reduce

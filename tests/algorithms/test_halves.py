@@ -1,7 +1,5 @@
 """Streams of `NestedMiniBatchKMeans`: swaps by halves of clusters, and a panel beside scikit-learn's mini-batches."""
 
-from __future__ import annotations
-
 import pickle
 from collections.abc import Callable
 from pathlib import Path

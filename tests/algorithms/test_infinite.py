@@ -1,7 +1,5 @@
 """Infinite mixtures: what the theory promises of VIM, Fast-VIM and BJ, and the passes and trials they are made of."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Generator
 from dataclasses import replace
 from types import SimpleNamespace

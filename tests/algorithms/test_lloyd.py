@@ -1,7 +1,5 @@
 """Lloyd's algorithm against scikit-learn, a few lines of NumPy, and what theory says of it."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 from typing import Any
 

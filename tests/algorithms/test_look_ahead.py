@@ -1,7 +1,5 @@
 """Before Chunky EM ends it looks where EM would go; several starts are tried on cells."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Mixtures of factor analysers: the M-step, exact and truncated EM, and the start."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """EM of rows with missing entries."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Momentum: the freedom of the ball around the mean, and what it may not do."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

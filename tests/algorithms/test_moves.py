@@ -1,7 +1,5 @@
 """Moves of components that are tried out, and the start of a mixture on a part of the rows."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

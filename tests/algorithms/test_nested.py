@@ -1,7 +1,5 @@
 """Nested mini-batches: Alg. 5 against its transcription, the paper's six algorithms, and the estimator's face."""
 
-from __future__ import annotations
-
 import itertools
 import logging
 from pathlib import Path

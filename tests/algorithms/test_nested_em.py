@@ -1,7 +1,5 @@
 """Nested EM: one batch is EM, batches nest and grow when they have no more to say, and the end is that of all rows."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

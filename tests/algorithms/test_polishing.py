@@ -1,7 +1,5 @@
 """The end of an infinite mixture: how strong the prior is to be by rows left out, and a search beside it."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Probing: cells of centres, the probing pass against its oracle, and k-means by probing."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Probing for mixtures: the pass against its oracle, the schedule, and EM by probing."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any

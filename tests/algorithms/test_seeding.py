@@ -1,7 +1,5 @@
 """Seeding: what every method promises, the distributions they draw from, and the public face."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 from importlib import import_module

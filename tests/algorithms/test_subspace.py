@@ -1,7 +1,5 @@
 """K-means from a subspace: which directions count, exact objectives of lifted centres, and the whole fit."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise

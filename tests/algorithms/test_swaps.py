@@ -1,7 +1,5 @@
 """Swaps repair what seeds got wrong on data that fall into groups, and do no harm to others."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from itertools import groupby, pairwise
 from typing import Any

@@ -1,7 +1,5 @@
 """Swaps that are tried out: never a worse error, mostly that of the best of many starts, and exact at the end."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Truncated variational EM: its exact limits, its guarantees, and the edges."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 from typing import Any, Literal
 

@@ -1,7 +1,5 @@
 """The tree of centres is that of Ward's criterion with weights."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from scipy.cluster import hierarchy

@@ -4,8 +4,6 @@ Hypothesis draws a `Case`; whatever it finds is shrunk to fewer rows, columns an
 be typed in again.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any

@@ -4,8 +4,6 @@
 epoch, from which on cases are no longer tried) and GLOBULAR_ATTACK_COUNT (a file that gets a byte for each case tried).
 """
 
-from __future__ import annotations
-
 import functools
 import os
 import time

@@ -1,7 +1,5 @@
 """Constants without a line in `thresholds`: the modules with their names, under the reason why nothing begins there."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 _REASONS = {

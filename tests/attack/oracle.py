@@ -1,7 +1,5 @@
 """Brute force in float64: distances, densities, and what they say about a fitted model."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -5,8 +5,6 @@ cases it tried. What is found is shrunk by hypothesis and printed with its `Case
 round repeats it. `NUMBA_BOUNDSCHECK=1` lets compiled code complain of indices, too.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import subprocess

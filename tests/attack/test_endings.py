@@ -1,7 +1,5 @@
 """However a fit ends, what it hands out belongs together: labels, inertia and recall are of its centres."""
 
-from __future__ import annotations
-
 import sys
 import warnings
 from collections.abc import Callable

@@ -5,8 +5,6 @@ A bit that flips in a number of a text or of uncompressed rows makes other rows,
 happen is a crash, an error without a name, or a model that loads and fails later.
 """
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress

@@ -3,8 +3,6 @@
 `make test` tries a few cases of each; `make attack MINUTES=60` goes on with new ones until the time is up.
 """
 
-from __future__ import annotations
-
 import warnings
 from typing import Any
 

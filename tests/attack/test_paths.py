@@ -1,7 +1,5 @@
 """Several constants of `thresholds` at once, on any rows: what the paths that begin there do to each other."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

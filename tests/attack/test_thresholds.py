@@ -1,7 +1,5 @@
 """Either side of every constant at which another path begins; the table is `thresholds.py`."""
 
-from __future__ import annotations
-
 import ast
 import sys
 from collections.abc import Iterator, Mapping

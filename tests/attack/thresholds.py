@@ -4,8 +4,6 @@ value for either side: whatever it is, the fits named beside it must say what br
 Every number with a name in capitals stands here or among the `exceptions`; a test sees to it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

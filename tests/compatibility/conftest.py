@@ -3,8 +3,6 @@
 Every test in the list fails: one that passes one day, or fails without being here, is told.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import sklearn

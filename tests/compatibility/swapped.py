@@ -1,7 +1,5 @@
 """scikit-learn's own tests, imported anew from the installed package with our classes in the place of theirs."""
 
-from __future__ import annotations
-
 import importlib.util
 import sys
 from types import ModuleType

@@ -1,7 +1,5 @@
 """One case or more for every pass: a problem, what was done before, the pass, and its oracle."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property, partial

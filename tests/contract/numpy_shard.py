@@ -1,7 +1,5 @@
 """A backend in plain NumPy: all that is N-sized is one array, and every source of candidates is answered by all."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
@@ -34,7 +32,7 @@ class NumpyShard(BlockShard):
     def take_rows(self, indices: passes.Index) -> statistics.F64:
         return self.x[indices]
 
-    def subset(self, indices: passes.Index) -> NumpyShard:  # type: ignore[override]
+    def subset(self, indices: passes.Index) -> "NumpyShard":  # type: ignore[override]
         return NumpyShard(self.x[indices], self.w[indices] if len(self.weights) else None, n_threads=self.n_threads)
 
     def parts(self) -> Any:

@@ -1,7 +1,5 @@
 """What a new backend has to write: every estimator fits and predicts on a shard in plain NumPy."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

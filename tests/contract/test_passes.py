@@ -1,7 +1,5 @@
 """Every pass, in every layout of the rows: its oracle, its state, its declaration, its journey and its sums."""
 
-from __future__ import annotations
-
 import inspect
 import logging
 import pickle

@@ -1,7 +1,5 @@
 """What the seam promises beside the results of its passes: who refuses what, and what a lost part is told again."""
 
-from __future__ import annotations
-
 import re
 import time
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The same rows whole, split, streamed and on several threads: the same labels, and centres to the last digits."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path

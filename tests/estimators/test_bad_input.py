@@ -1,7 +1,5 @@
 """Bad input gets one clear error that names the argument."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Attributes that users set by hand: they count, or an error says what to do instead."""
 
-from __future__ import annotations
-
 import copy
 import pickle
 from pathlib import Path

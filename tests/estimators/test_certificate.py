@@ -1,7 +1,5 @@
 """The certificate of truncation says what a search among few clusters misses, and how sure that is."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

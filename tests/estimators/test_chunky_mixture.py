@@ -1,7 +1,5 @@
 """The face `ChunkyGaussianMixture`, and `GaussianMixture(algorithm="chunky")`."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Some columns of a fitted mixture: marginals, conditionals, and mixtures made from parameters."""
 
-from __future__ import annotations
-
 import pickle
 from pathlib import Path
 from typing import Any

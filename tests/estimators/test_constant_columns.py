@@ -1,7 +1,5 @@
 """Columns that are the same in all rows, beside every option of every mixture: they say nothing, and change nothing."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

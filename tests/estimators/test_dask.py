@@ -1,7 +1,5 @@
 """Fits on Dask workers: the same bits as in one process, whoever holds the rows, and whoever dies over it."""
 
-from __future__ import annotations
-
 import _thread
 import logging
 import os

@@ -1,7 +1,5 @@
 """Rows of which a mixture can say little: every family and every search ends in finite parameters and answers."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """scikit-learn's own checks of its conventions."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

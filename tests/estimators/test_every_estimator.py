@@ -3,8 +3,6 @@
 Labels of a fit are what the fitted model says of the same rows, unless the docs of a parameter say otherwise.
 """
 
-from __future__ import annotations
-
 import inspect
 import pickle
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Mixtures of directions, counts, and zeros and ones: the truth found again, oracles, invariants, refusals."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Tables and tensors of other libraries as X."""
 
-from __future__ import annotations
-
 from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
@@ -117,7 +115,7 @@ def test_an_array_of_another_library_keeps_its_type() -> None:
                 raise TypeError("Got unsupported ScalarType BFloat16")
             return self.values
 
-        def float(self) -> Tensor:
+        def float(self) -> "Tensor":
             return Tensor(self.values)
 
     assert_same(Tensor(X))

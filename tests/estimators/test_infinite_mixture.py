@@ -1,7 +1,5 @@
 """`InfiniteGaussianMixture` and `InfiniteMultinomialMixture`: parameters, attributes, edge cases, real data."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path

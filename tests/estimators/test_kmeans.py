@@ -1,7 +1,5 @@
 """`KMeans`, the face: attributes, every form of input, parameters, running, and scikit-learn's conventions."""
 
-from __future__ import annotations
-
 import time
 import warnings
 from pathlib import Path

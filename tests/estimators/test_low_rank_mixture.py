@@ -1,7 +1,5 @@
 """`LowRankGaussianMixture`: what a fitted one answers, and what it refuses."""
 
-from __future__ import annotations
-
 import json
 import pickle
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What a fit says beforehand that it takes at most, against what it takes."""
 
-from __future__ import annotations
-
 import logging
 import re
 import tracemalloc

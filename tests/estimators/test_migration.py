@@ -1,7 +1,5 @@
 """The migration tables name keywords that exist, on both sides."""
 
-from __future__ import annotations
-
 import inspect
 import re
 from itertools import takewhile

@@ -1,7 +1,5 @@
 """Missing values: mixtures that are told so take NaN for what is not known, all others refuse it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

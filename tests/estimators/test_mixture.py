@@ -1,7 +1,5 @@
 """The face `GaussianMixture`: scikit-learn's behaviour, starts, weights, running, input and its errors."""
 
-from __future__ import annotations
-
 import pickle
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Distances beside labels, the closest centres of a row, the closest row of a centre, and rows that are noise."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Mixtures with a component for noise: the same EM with a constant in the sum, and outliers that draw no component."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """One small fit of each estimator: the last part of `make test-fast`."""
 
-from __future__ import annotations
-
 import sys
 import warnings
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Parameters by which estimators run the papers' own algorithms: they reach the algorithm, and do what they say."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Parameters of the estimators: few, each with a constraint and a description, written once where they are shared."""
 
-from __future__ import annotations
-
 import inspect
 import re
 from numbers import Integral

@@ -1,7 +1,5 @@
 """`partial_fit` of mixtures: its oracle, what it remembers, and what a stream of batches comes to."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Regrouping the clusters of a fitted model: trees, limits on sizes, noise."""
 
-from __future__ import annotations
-
 from functools import cache
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """`KMeans` on rows that are few: searched in one go, and better than the best of several runs of scikit-learn."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

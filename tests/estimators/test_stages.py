@@ -1,7 +1,5 @@
 """No dark stage: every stage of a fit gives records, and can be left with centres and labels."""
 
-from __future__ import annotations
-
 import time
 from functools import partial
 from itertools import groupby

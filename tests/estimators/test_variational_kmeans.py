@@ -1,7 +1,5 @@
 """The face `VariationalKMeans`: attributes, forms of input, parameters, running, and scikit-learn's conventions."""
 
-from __future__ import annotations
-
 import logging
 import re
 import tracemalloc

@@ -1,7 +1,5 @@
 """The face `VariationalGaussianMixture`, and `GaussianMixture(algorithm="variational")`."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

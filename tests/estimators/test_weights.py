@@ -1,7 +1,5 @@
 """Sample weights of every size: rows of weight 0 are no rows, and the unit of the weights is nobody's business."""
 
-from __future__ import annotations
-
 import warnings
 from typing import Any
 

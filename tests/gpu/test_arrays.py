@@ -1,7 +1,5 @@
 """Arrays that stay on a card do what NumPy's do."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

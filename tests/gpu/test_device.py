@@ -1,7 +1,5 @@
 """The `device` parameter: on a card, on the CPU by torch, and where there is neither."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

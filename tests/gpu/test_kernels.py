@@ -1,7 +1,5 @@
 """Every triton kernel against the same thing in plain torch, on a card or (slowly) in triton's interpreter."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Rows in several parts: streamed to the card since they are larger than it, and split into two shards on one card."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The triton kernels of truncated mixtures against the same thing in plain torch, on a card or in the interpreter."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Mixtures on the card: E-steps against their oracle in every family, and fits against those of the CPU."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

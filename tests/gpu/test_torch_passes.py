@@ -1,7 +1,5 @@
 """The torch shard against the oracles of all passes that it carries out: on a card, or in plain torch on the CPU."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from typing import Any

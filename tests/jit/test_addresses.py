@@ -1,7 +1,5 @@
 """Where arrays lie in memory changes nothing, and what a kernel writes is reached by one of its arguments only."""
 
-from __future__ import annotations
-
 import ctypes
 import warnings
 from collections.abc import Iterator

@@ -3,8 +3,6 @@
 The checks are compiled in, so they need a process and a cache of their own; that costs seconds of compiling.
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

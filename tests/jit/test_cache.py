@@ -1,7 +1,5 @@
 """Compiled kernels on disk: never stale, of one user, kept where there is a place to write."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

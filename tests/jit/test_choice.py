@@ -1,7 +1,5 @@
 """Which compiler runs, and that every estimator works with numba's public interface alone."""
 
-from __future__ import annotations
-
 import ast
 import os
 import subprocess

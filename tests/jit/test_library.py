@@ -1,7 +1,5 @@
 """Kernels that are built ahead: what common fits call is among them, and none of these needs numba."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """Kernels that threads share, by the library's threads and by Python's: nothing depends on which of them does what."""
 
-from __future__ import annotations
-
 import ast
 import ctypes
 import os

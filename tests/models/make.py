@@ -4,8 +4,6 @@ A version's models are made once, before its release, and never again: `tests/to
 them with whatever is here now, and asks for the answers that they gave.
 """
 
-from __future__ import annotations
-
 import sys
 import warnings
 from pathlib import Path

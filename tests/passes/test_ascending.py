@@ -1,7 +1,5 @@
 """Where a value belongs among ascending ones, against NumPy's own search."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

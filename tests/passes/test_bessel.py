@@ -1,7 +1,5 @@
 """Bessel functions of large orders and the concentration of directions, against integrals along the sphere."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from scipy.special import gammaln, ive

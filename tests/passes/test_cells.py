@@ -1,7 +1,5 @@
 """Rows against the centres of cells, one call per thread: what every form of rows comes to, and grouping by label."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Centres between passes: sums that go on, means, what products take; clusters cut in two, with few sums or many."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Passes over chunks against their reference, and the theory of the bound."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given, settings

@@ -1,7 +1,5 @@
 """Cores are counted by affinity, quota and the share that a parent left; memory by the limits of its container."""
 
-from __future__ import annotations
-
 import math
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """The d² pass, drawing from it, and the routed pass, against plain NumPy."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from scipy import sparse

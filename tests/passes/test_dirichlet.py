@@ -1,7 +1,5 @@
 """Sticks, Gaussian–Wishart, normal–gamma and Dirichlet posteriors against closed forms and the plain reference."""
 
-from __future__ import annotations
-
 import itertools
 from dataclasses import replace
 

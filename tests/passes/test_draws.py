@@ -1,7 +1,5 @@
 """What leaves Python for kernels: rejection, chains, swaps, and sums and draws over per-row state."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given, settings

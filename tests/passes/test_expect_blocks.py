@@ -1,7 +1,5 @@
 """E-steps of mixtures as one call per thread: products inside kernels, spans, and the paths that sizes decide."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Few rows beside the algorithm: seeds, steps and swaps without a pass, against plain NumPy."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Covariance families and the M-step: shapes, algebra, limits, sampling."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

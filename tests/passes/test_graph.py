@@ -1,7 +1,5 @@
 """The cluster graph: drawn at random, exhaustive, by cells, estimated by Eq. 8."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given, settings

@@ -3,8 +3,6 @@
 What a shard keeps from one pass to the next skips work and changes no label, count or objective.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The nested pass: which rows a batch has, labels with bounds and without, bounds that hold, votes that add up."""
 
-from __future__ import annotations
-
 import itertools
 from typing import Any
 

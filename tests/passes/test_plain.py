@@ -1,7 +1,5 @@
 """The skeleton that is read first says what the passes do."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

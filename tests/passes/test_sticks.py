@@ -1,7 +1,5 @@
 """Sticks with a discount (Pitman–Yor) and with a Gamma prior of their concentration."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given, settings

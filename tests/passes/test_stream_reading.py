@@ -1,7 +1,5 @@
 """What streaming and map-and-add rest on: files read ahead, ranges of rows, sums in a fixed tree."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Our own threads: order, errors, interrupts, BLAS held to one thread, forks."""
 
-from __future__ import annotations
-
 import math
 import multiprocessing
 import signal

@@ -1,7 +1,5 @@
 """The two lowest scores of rows, for every way that centres can lie, against plain NumPy."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

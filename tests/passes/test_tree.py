@@ -1,7 +1,5 @@
 """The partition tree: every node against brute force, its shape, its frontiers, and trees over blocks."""
 
-from __future__ import annotations
-
 import itertools
 import pickle
 

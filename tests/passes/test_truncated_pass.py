@@ -1,7 +1,5 @@
 """Truncated passes against their reference: every form of rows, every path through the kernels, whole and in parts."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

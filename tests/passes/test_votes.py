@@ -1,7 +1,5 @@
 """Votes by column: what sparse rows say about the centres is what dense rows say, and nothing is left half done."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -4,8 +4,6 @@ Rows are dense float64 as the passes see them (`as_seen`), weights have one entr
 once, so that is what limits the size of a test.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -4,8 +4,6 @@ Every distance is computed, every bound kept in float64; S, v and sse are update
 Rows are dense float64 in the order in which batches take them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 

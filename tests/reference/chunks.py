@@ -3,8 +3,6 @@
 Nothing here uses cached statistics: averages over a cell are taken over its rows.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Gaussian mixtures given some columns, equation by equation: the oracle of `model.conditional`."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from globular.model.gaussian import GaussianParameters

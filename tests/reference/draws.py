@@ -1,7 +1,5 @@
 """Rejection, chains and swaps among rows at the algorithm's side, one after the other."""
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 

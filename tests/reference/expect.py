@@ -1,7 +1,5 @@
 """The E-step of Gaussian mixtures, equation by equation: the oracle of `soft_pass`."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

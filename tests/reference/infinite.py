@@ -4,8 +4,6 @@ Nothing is shared with the library but NumPy and the digamma function. The infin
 `n_tail` components, each with the prior for its posterior, instead of by Eq. 9.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np
@@ -36,7 +34,7 @@ class NormalWishart:
             mahalanobis = np.sum(differences * np.linalg.solve(self.S, differences.T).T, axis=1)
         return 0.5 * (log_precision - D * np.log(2 * np.pi) - D / self.beta - self.nu * mahalanobis)
 
-    def update(self, rows: F64, q: F64) -> NormalWishart:
+    def update(self, rows: F64, q: F64) -> "NormalWishart":
         """The posterior given rows that count with weights q (Eq. 18)."""
         N = q.sum()
         mean = q @ rows / N if N > 0 else self.m
@@ -140,5 +138,5 @@ def wishart_divergence(q: NormalWishart, p: NormalWishart) -> float:
     return float(of_mean / 2 + of_precision + log_normaliser(p) - log_normaliser(q))
 
 
-def _column(x: NormalWishart, d: int) -> NormalWishart:
+def _column(x: NormalWishart, d: int) -> "NormalWishart":
     return NormalWishart(x.beta, x.m[d : d + 1], x.nu, x.S[d : d + 1, None])

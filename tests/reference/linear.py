@@ -1,7 +1,5 @@
 """Mixtures with linear log-densities, equation by equation: their E-step, their densities and one step of EM."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Mixtures of factor analysers with whole covariance matrices: the oracle of `ExpectLowRank` and of its M-step."""
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 

@@ -1,7 +1,5 @@
 """The E-step of rows with missing entries, row by row and equation by equation: the oracle of `IncompleteRows`."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from globular.model.gaussian import GaussianParameters

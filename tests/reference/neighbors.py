@@ -4,8 +4,6 @@ Equation numbers are those of Forster & Lücke 2018. Rows are dense float64 as t
 entry per row. What Eq. 8 needs is held densely here: for every pair of clusters (c, c̃) the sums over rows closest to c.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np
@@ -34,7 +32,7 @@ class Pairs:
     """Σ w, (C, C)."""
 
     @classmethod
-    def none(cls, C: int) -> Pairs:
+    def none(cls, C: int) -> "Pairs":
         return cls(np.zeros((C, C)), np.zeros((C, C)))
 
     def add(self, c: int, other: int, distance: float, weight: float) -> None:

@@ -1,7 +1,5 @@
 """The probing passes in plain NumPy: rows search the centres of their closest cells and keep the best they know."""
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 

@@ -1,7 +1,5 @@
 """Seeding passes in plain NumPy: the oracle of the tests."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

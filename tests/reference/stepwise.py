@@ -1,7 +1,5 @@
 """Stepwise EM in plain NumPy: the oracle of `partial_fit` for covariance matrices, about zero and per weight."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Statistics of sets of rows by brute force: the oracle of the partition tree."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -5,8 +5,6 @@ neighbours that Eq. 8 knows nothing of stay what they were (at first: random one
 and random clusters are hashes of (seed, row, draw), so that both can be compared run by run.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 

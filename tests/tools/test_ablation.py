@@ -1,7 +1,5 @@
 """The ablation's switches: each name is there, changes something, and comes back."""
 
-from __future__ import annotations
-
 import csv
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The measuring itself is measured: exact errors, complete files, nothing fatal about an absent rival."""
 
-from __future__ import annotations
-
 import csv
 import dataclasses
 import math

@@ -1,7 +1,5 @@
 """The experiments of Verbeek et al. 2003 in small: they run, and their reports hold what was measured."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Every k alike: steps and bumps are found, and nothing else is taken for one."""
 
-from __future__ import annotations
-
 import json
 from itertools import pairwise
 

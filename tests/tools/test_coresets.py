@@ -1,8 +1,6 @@
 """Coresets: all but unbiased, of the weight and the means of all rows, whole where there is nothing to leave out, the
 same wherever the rows lie, and good to fit to."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

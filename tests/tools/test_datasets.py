@@ -1,7 +1,5 @@
 """Properties of the generated data: the promises of the docstrings, checked on the result."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The documentation is true: every Python block runs, every citation is listed."""
 
-from __future__ import annotations
-
 import re
 import warnings
 from pathlib import Path

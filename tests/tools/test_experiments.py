@@ -1,7 +1,5 @@
 """The experiments in small: they run, their reports hold what was measured, their yardsticks are right."""
 
-from __future__ import annotations
-
 import dataclasses
 import importlib
 import math

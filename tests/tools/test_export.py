@@ -1,7 +1,5 @@
 """Exports say the same as the model, and imports give what the other library found."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any

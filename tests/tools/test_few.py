@@ -1,7 +1,5 @@
 """Few clusters: the file of runs, what they come to, the process that stays, and a small measurement."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 

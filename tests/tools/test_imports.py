@@ -1,7 +1,5 @@
 """What `import globular` costs in a fresh process (of its own time, whatever else the machine does) and promises."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

@@ -1,7 +1,5 @@
 """The experiments of Kurihara et al. 2006 in small: they run, and their reports hold what was measured."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path

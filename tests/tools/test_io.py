@@ -1,7 +1,5 @@
 """Files of every format give the rows that were written; broken ones give one clear error."""
 
-from __future__ import annotations
-
 import gzip
 import io
 import json

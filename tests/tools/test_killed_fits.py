@@ -1,7 +1,5 @@
 """A fit that is killed at half of its steps goes on from its last checkpoint: at least a third is not lost."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

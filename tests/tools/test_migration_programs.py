@@ -1,7 +1,5 @@
 """The programs of migration: at most two lines are changed, and they do as well as before."""
 
-from __future__ import annotations
-
 import sys
 from collections import Counter
 from pathlib import Path

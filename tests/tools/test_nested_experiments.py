@@ -1,7 +1,5 @@
 """The experiments on nested mini-batches in small: they run, keep their numbers, and their yardsticks are right."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The recipes run, and do what they say."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The report page: its figures are those of the model, it is written whole, and it works in a browser."""
 
-from __future__ import annotations
-
 import base64
 import copy
 import gzip

@@ -1,7 +1,5 @@
 """How many clusters: the criteria find the number where there is one, and the path keeps its promises."""
 
-from __future__ import annotations
-
 import warnings
 from dataclasses import replace
 from pathlib import Path

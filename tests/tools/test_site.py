@@ -4,8 +4,6 @@ That Python blocks run is tested in test_docs.py; here it is the whole: raw HTML
 tutorial from its first command to its last.
 """
 
-from __future__ import annotations
-
 import doctest
 import importlib
 import logging

@@ -1,7 +1,5 @@
 """Every source keeps the same promises, wherever its rows lie."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """What more cores give: the problems run, the files and remarks are right."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import os

@@ -50,9 +50,6 @@ def assert_statistics_equal(ours: SoftStatistics, theirs: SoftStatistics, rtol: 
     assert ours.n_distances == theirs.n_distances
 
 
-# The pass ------------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("covariance_type", TYPES)
 @pytest.mark.parametrize("offset", [0.0, 1e8])
 @pytest.mark.parametrize("shrink", [1.0, 1e-9], ids=["ordinary", "tight"])
@@ -161,9 +158,6 @@ def test_softmax_is_exact(joint: Rows, background: float) -> None:
     expected = logsumexp(np.column_stack([joint, np.full(n, background)]), axis=1)
     np.testing.assert_allclose(log_density, expected, rtol=1e-13, atol=1e-13)
     np.testing.assert_allclose(q.T, np.exp(joint - expected[:, None]), rtol=1e-12, atol=1e-300)
-
-
-# The algorithm -------------------------------------------------------------------------------------------------------
 
 
 def path(rows: Rows, start: GaussianParameters, options: EMOptions, weights: Rows | None = None) -> list[float]:

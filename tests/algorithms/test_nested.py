@@ -40,9 +40,6 @@ def in_order(rows: Rows, rng_seed: int) -> tuple[Rows, np.ndarray]:
     return rows[order], order
 
 
-# ---------------------------------------------------------------------------------------------- Alg. 5
-
-
 @pytest.mark.parametrize("bounds", ["elkan", "yinyang", None])
 @pytest.mark.parametrize(("rho", "together"), [(1.0, False), (100.0, False), (RHO_TOGETHER, True)])
 def test_every_iteration_is_the_one_of_the_paper(bounds: Any, rho: float, together: bool) -> None:
@@ -201,9 +198,6 @@ def test_streamed_batches_are_held_and_read_alike(monkeypatch: pytest.MonkeyPatc
         run = nested_kmeans(shard, X[:15].astype(float), NestedOptions(100, run=7), np.random.default_rng(0))
         runs.append([(step.model.centers.tobytes(), step.n_distances, shard.labels.tobytes()) for step in run])
     assert runs[0] == runs[1] == runs[2] and len(runs[0]) > 10
-
-
-# ------------------------------------------------------------------------------------------- the face
 
 
 def test_tol_reads_no_second_sample() -> None:

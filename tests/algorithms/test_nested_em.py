@@ -91,9 +91,6 @@ def test_max_iter_counts_iterations_of_all_batches(n: int) -> None:
     assert len(steps) == n and (n == 0 or steps[-1].stopped == "max_iter")
 
 
-# --- the estimator
-
-
 @pytest.mark.parametrize("kind", ["full", "tied", "diag", "spherical", "tied_spherical"])
 def test_the_estimator_ends_within_two_hundredths_of_em(kind: str) -> None:
     X = rows_of(30_000, np.float32)

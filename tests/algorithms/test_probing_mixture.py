@@ -61,9 +61,6 @@ def shard_at(shard: Any, labels: Any, members: Any) -> Any:
     return shard
 
 
-# ---------------------------------------------------------------- the pass
-
-
 @pytest.mark.parametrize("n_probes", [1, 3, 100])
 @pytest.mark.parametrize("C_prime", [1, 4])
 @pytest.mark.parametrize("covariance_type", TYPES)
@@ -141,9 +138,6 @@ def test_the_pass_has_the_same_bits_for_any_number_of_threads(
         sums = (one.counts, one.sums, one.scatter, shard.labels)
         found.append((*(part.tobytes() for part in sums), one.log_likelihood, one.gain, one.n_distances))
     assert found[0] == found[1]
-
-
-# ---------------------------------------------------------------- EM
 
 
 @given(
@@ -230,9 +224,6 @@ def test_members_are_found_from_nothing(covariance_type: str) -> None:
     assert np.mean(found.labels == model.predict(rows)) > 0.98
     everything = answer(CpuShard(rows), model._mixture(), "log_densities")
     assert (everything - answer(found, Truncated(model._mixture(), 5), "log_densities")).mean() < 0.2
-
-
-# ---------------------------------------------------------------- the faces
 
 
 def test_auto_takes_neighborhoods_for_few_components_and_where_asked_for_them() -> None:

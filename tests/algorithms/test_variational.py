@@ -64,9 +64,6 @@ def soft_steps(
     return list(truncated_em(shard, start, search, options, limits=limits, learned_weights=learned))
 
 
-# ---------------------------------------------------------------- exact limits
-
-
 @pytest.mark.parametrize("C_prime", [1, 12], ids=["C'=1", "C'=C"])
 @pytest.mark.parametrize("neighborhoods", NEIGHBORHOODS)
 @pytest.mark.parametrize("metric", ["euclidean", "cosine"])
@@ -109,9 +106,6 @@ def test_whole_neighborhoods_and_candidates_are_em(covariance_type: str, neighbo
             mine, his = getattr(ours.model.mixture, name), getattr(theirs.model, name)
             np.testing.assert_allclose(mine, his, rtol=1e-7, atol=1e-10, err_msg=name)
     assert found[1].n_distances == 300 * 7
-
-
-# ---------------------------------------------------------------- guarantees
 
 
 def assert_never(direction: Literal["falls", "rises"], objectives: list[float], tolerance: float) -> None:
@@ -232,9 +226,6 @@ def test_free_energy_of_one_candidate_is_that_of_kmeans() -> None:
     np.testing.assert_allclose(steps[-1].model.mixture.means, hard[-1].model.centers, rtol=1e-9)
 
 
-# ---------------------------------------------------------------- counting and stopping
-
-
 @pytest.mark.parametrize("neighborhoods", NEIGHBORHOODS)
 def test_distances_are_counted_exactly(neighborhoods: Any) -> None:
     rows = rng().normal(size=(200, 3))
@@ -272,12 +263,6 @@ def test_mixtures_stop_by_change_per_row() -> None:
     assert (changes[-2:] < 1e-2).all() and not any((a < 1e-2) & (b < 1e-2) for a, b in pairwise(changes[:-1]))
     none = soft_steps(labelled(CpuShard(rows), rows[:10]), mixture, VariationalOptions(3, 5, max_iter=0))
     assert none == []
-
-
-# ---------------------------------------------------------------- layouts
-
-
-# ---------------------------------------------------------------- edges
 
 
 @pytest.mark.parametrize("relocate", [False, True])
@@ -379,9 +364,6 @@ def test_neighborhoods_wider_than_those_of_a_seeding_are_made_anew() -> None:
     shard.labels[:] = 7
     assert start_rows(shard, rows[:30], narrow, 3, rng()) is narrow
     assert (shard.labels == 7).all()
-
-
-# ---------------------------------------------------------------- as printed
 
 
 @pytest.mark.parametrize(

@@ -25,9 +25,6 @@ def two_dimensional(n: int = 6000, C: int = 6, separation: float = 2.0, seed: in
     return np.asarray(separated_mixture(n, C, 2, separation=separation, random_state=seed).X)
 
 
-# The model -----------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("init", CHUNKY_STARTS)
 def test_exact_em_finds_little_to_improve(init: str) -> None:
     """From every start: EM on all rows, begun where Chunky EM ended, gains less than a per cent."""
@@ -111,9 +108,6 @@ def test_streamed_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert streamed.predict(tmp_path / "rows.npy").shape == (3000,)
 
 
-# Hard data -----------------------------------------------------------------------------------------------------------
-
-
 def test_one_row_and_one_component() -> None:
     model = ChunkyGaussianMixture(1).fit([[1.0, 2.0]])
     np.testing.assert_allclose(model.means_, [[1.0, 2.0]])
@@ -139,9 +133,6 @@ def test_weights_equal_repetitions_where_cells_are_rows(monkeypatch: pytest.Monk
     monkeypatch.setattr(chunky, "CELLS_PER_COMPONENT", 1000)
     estimator = ChunkyGaussianMixture(3, init=np.random.RandomState(0).rand(3, 30), refine_tol=0.0)
     check_sample_weight_equivalence_on_dense_data("ChunkyGaussianMixture", estimator)
-
-
-# Conventions, choices and refusals -----------------------------------------------------------------------------------
 
 
 def test_gaussian_mixture_takes_it_by_name() -> None:

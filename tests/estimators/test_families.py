@@ -47,9 +47,6 @@ def generated(kind: str, n: int = 3000, C: int = 6, D: int = 20, seed: int = 0) 
     return mixture, rows[order], labels[order]
 
 
-# The truth -----------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(("C", "D", "seed"), [(3, 10, 0), (3, 10, 1), (3, 10, 2), (10, 30, 0), (20, 60, 1)])
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_truth_is_found_again(kind: str, C: int, D: int, seed: int) -> None:
@@ -69,9 +66,6 @@ def test_directions_in_many_columns() -> None:
     assert adjusted_rand_score(labels, model.labels_) == 1.0
     order = np.argmax(model.means_ @ mixture.means.T, axis=1)
     np.testing.assert_allclose(model.concentrations_, mixture.concentrations[order], rtol=0.05)
-
-
-# Oracles -------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", ["Poisson", "Bernoulli"])
@@ -132,9 +126,6 @@ def test_directions_in_few_columns(D: int) -> None:
     model = VonMisesFisherMixture(2, random_state=0).fit(rows)
     assert adjusted_rand_score(labels, model.labels_) > 0.95
     assert np.isfinite(model.score(rows))
-
-
-# Invariants ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
@@ -199,9 +190,6 @@ def test_edge_cases_have_an_answer(estimator: Any) -> None:
     assert np.isfinite(estimator(2, random_state=0).fit(constant).score_samples(1.0 - constant)).all()
 
 
-# Refusals ------------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("form", [np.asarray, sparse.csr_array])
 @pytest.mark.parametrize(
     ("estimator", "value", "message"),
@@ -244,18 +232,12 @@ def test_parameters_are_checked(estimator: Any) -> None:
         estimator(9).fit(rows)
 
 
-# Conventions ---------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     "check", [check_sample_weight_equivalence_on_dense_data, check_sample_weight_equivalence_on_sparse_data]
 )
 @pytest.mark.parametrize("estimator", [VonMisesFisherMixture, PoissonMixture])
 def test_weights_equal_repetitions_from_given_means(check: Any, estimator: Any) -> None:
     check(estimator.__name__, estimator(3, means_init=np.random.RandomState(0).rand(3, 30)))
-
-
-# Real data -----------------------------------------------------------------------------------------------------------
 
 
 def test_binary_digits(real_data: Any) -> None:

@@ -133,9 +133,6 @@ def test_a_column_that_numbers_the_rows_is_warned_of(tmp_path: Path) -> None:
     KMeans(3).fit(frame.rename(columns={"Id": "year"}))
 
 
-# --- polars
-
-
 @pytest.fixture
 def polars() -> Any:
     return pytest.importorskip("polars", reason="polars is not installed")

@@ -43,9 +43,6 @@ def data_for(model: Any) -> tuple[Matrix, NDArray[np.int64]]:
     return documents() if isinstance(model, InfiniteMultinomialMixture) else blobs()
 
 
-# Fits ----------------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("model", FACES)
 def test_components_are_found_and_attributes_agree(model: Any) -> None:
     rows, labels = data_for(model)
@@ -122,16 +119,10 @@ def test_given_priors_are_used_as_they_are() -> None:
     assert np.diag(fitted.prior_["scale"])[0] < 4 * rows[:, 0].var()  # smaller than the data: it has been fitted
 
 
-# scikit-learn's conventions -------------------------------------------------------------------------------------------
-
-
 def test_weights_equal_repetitions_from_given_means() -> None:
     start = np.random.RandomState(0).rand(3, 30)
     estimator = InfiniteGaussianMixture(truncation="fixed", max_components=3, init_params=start, accelerate=False)
     check_sample_weight_equivalence_on_dense_data("InfiniteGaussianMixture", estimator)
-
-
-# Edges ---------------------------------------------------------------------------------------------------------------
 
 
 def test_edges_of_counts() -> None:
@@ -269,9 +260,6 @@ def test_a_larger_gain_asked_for_makes_no_more_components() -> None:
     assert found == sorted(found, reverse=True)
 
 
-# Real data -----------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.realdata
 @pytest.mark.parametrize("accelerate", [True, False])
 @pytest.mark.parametrize(("name", "n_clusters"), [("s1", 15), ("a1", 20), ("unbalance", 8), ("dim064", 16)])
@@ -279,12 +267,6 @@ def test_true_number_of_clusters(real_data: Callable[..., Any], name: str, n_clu
     rows = real_data("franti", name)["X"]
     model = InfiniteGaussianMixture(accelerate=accelerate, random_state=0).fit(rows)
     assert abs(model.n_components_ - n_clusters) <= 1
-
-
-# Data larger than memory ----------------------------------------------------------------------------------------------
-
-
-# Other sticks --------------------------------------------------------------------------------------------------------
 
 
 def power_law(seed: int = 0) -> Any:

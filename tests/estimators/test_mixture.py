@@ -44,9 +44,6 @@ def same_start(rows: Rows, covariance_type: str, C: int = 3) -> dict[str, Any]:
     return {"weights_init": model.weights_, "means_init": model.means_, "precisions_init": model.precisions_}
 
 
-# As scikit-learn -----------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("covariance_type", SKLEARN_TYPES)
 @pytest.mark.parametrize("reg_covar", [1e-6, 0.1])
 def test_fit_follows_scikit_learns_path(covariance_type: str, reg_covar: float) -> None:
@@ -75,9 +72,6 @@ def test_attributes_and_methods_of_scikit_learn_are_there() -> None:
     peer = SklearnMixture(2, random_state=0).fit(rows)
     wanted = {name for name in dir(peer) if not name.startswith("_") and name not in ("verbose_interval",)}
     assert wanted <= set(dir(ours))
-
-
-# The model -----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("covariance_type", TYPES)
@@ -138,9 +132,6 @@ def test_precisions_without_means_go_to_the_components_like_them() -> None:
         np.testing.assert_allclose(model.weights_, np.array([0.2, 0.3, 0.5])[places])
 
 
-# Running -------------------------------------------------------------------------------------------------------------
-
-
 def test_history_is_the_log_likelihood_of_all_rows_and_rises() -> None:
     rows, _ = blobs(apart=2.0)
     weights = np.random.default_rng(0).uniform(size=len(rows))
@@ -182,9 +173,6 @@ def test_warm_start_goes_on_where_the_last_fit_ended() -> None:
     assert bounds == whole.lower_bounds_
     with pytest.raises(ValueError, match="warm_start"):
         parts.set_params(n_components=2).fit(rows)
-
-
-# Input ---------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16, np.int32, np.uint8])

@@ -21,9 +21,6 @@ def grid(n: int = 4000, side: int = 8, seed: int = 0) -> Rows:
     return 6.0 * random.integers(side, size=(n, 2)) + random.normal(size=(n, 2))
 
 
-# ---------------------------------------------------------------- attributes
-
-
 def test_counts_of_distances_are_those_of_the_neighborhoods() -> None:
     X = np.random.default_rng(0).normal(size=(600, 3))
     options = {"n_candidates": 1, "n_neighbors": 5, "n_random": 1, "max_iter": 4, "tol": 0.0}
@@ -45,9 +42,6 @@ def test_quality_is_near_that_of_kmeans(n_candidates: int) -> None:
     assert mine < theirs
 
 
-# ---------------------------------------------------------------- input
-
-
 @pytest.mark.parametrize("neighborhoods", ["estimated", "exhaustive"])
 @pytest.mark.parametrize("n_candidates", [1, 3])
 @pytest.mark.parametrize("metric", ["euclidean", "cosine"])
@@ -64,9 +58,6 @@ def test_weight_n_is_n_copies(metric: str, n_candidates: int, neighborhoods: str
     assert weighted.inertia_ == pytest.approx(repeated.inertia_, rel=1e-9)
 
 
-# ---------------------------------------------------------------- predicting
-
-
 @pytest.mark.parametrize("metric", ["euclidean", "cosine"])
 def test_predicting_by_the_graph_finds_the_closest_center_almost_always(metric: str) -> None:
     X = blobs(n=6000, C=100, D=6, seed=1)
@@ -79,9 +70,6 @@ def test_predicting_by_the_graph_finds_the_closest_center_almost_always(metric: 
     np.testing.assert_array_equal(model.predict(fresh[:1], exact=False).shape, (1,))
     quick_sparse = model.predict(sparse.csr_matrix(fresh), exact=False)
     assert np.mean(quick_sparse == exact) >= 0.97
-
-
-# ---------------------------------------------------------------- parameters and running
 
 
 def test_neighborhoods_wider_than_hierarchical_seeds_know() -> None:

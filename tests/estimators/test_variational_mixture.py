@@ -29,9 +29,6 @@ def middles(side: int = 8) -> Rows:
     return 8.0 * np.stack(np.meshgrid(np.arange(side), np.arange(side), indexing="ij"), axis=-1).reshape(-1, 2)
 
 
-# ---------------------------------------------------------------- the model
-
-
 def test_bounds_are_lower_bounds_of_the_score() -> None:
     X, _ = grid(n=1000)
     model = VariationalGaussianMixture(64, init=middles() + 1.0, random_state=0, tol=0.0, max_iter=5)
@@ -52,9 +49,6 @@ def test_clusters_of_a_grid_are_found(covariance_type: str, search: str) -> None
     assert adjusted_rand_score(labels, found) > 0.98
     np.testing.assert_allclose(model.covariances_, 1.0, atol=0.7)  # of some sixty rows each
     assert model.score(X) - model.lower_bound_ < 0.02
-
-
-# ---------------------------------------------------------------- predicting
 
 
 @pytest.mark.parametrize("covariance_type", TYPES)
@@ -89,9 +83,6 @@ def test_exact_probabilities_are_not_sparse() -> None:
             getattr(VariationalGaussianMixture(), method)(*([X] if options else []), **options)
 
 
-# ---------------------------------------------------------------- input
-
-
 @pytest.mark.parametrize("search", ["neighbors", "exhaustive neighbors"])
 @pytest.mark.parametrize("covariance_type", TYPES)
 def test_weight_n_is_n_copies(covariance_type: str, search: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -110,9 +101,6 @@ def test_weight_n_is_n_copies(covariance_type: str, search: str, monkeypatch: py
     np.testing.assert_allclose(weighted.means_, repeated.means_, rtol=1e-6, atol=1e-8)
 
 
-# ---------------------------------------------------------------- running
-
-
 def test_start_as_array_or_callable() -> None:
     X = blobs(n=100)
     given = VariationalGaussianMixture(4, init=X[:4], max_iter=0).fit(X)
@@ -122,9 +110,6 @@ def test_start_as_array_or_callable() -> None:
     np.testing.assert_array_equal(called.means_, X[:4])
     with pytest.raises(ValueError, match=r"initial centers \(3, 4\) does not match the number of clusters 4"):
         VariationalGaussianMixture(4, init=X[:3]).fit(X)
-
-
-# ---------------------------------------------------------------- GaussianMixture(algorithm="variational")
 
 
 def test_facade_keeps_given_parts_of_a_start() -> None:

@@ -232,9 +232,6 @@ def test_threads_do_not_change_a_bit() -> None:
     assert (single.run(Gains(mixture, 9)).gains == double.run(Gains(mixture, 9)).gains).all()
 
 
-# Truncated -----------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("covariance_type", TYPES)
 def test_all_components_kept_is_the_whole_pass(covariance_type: str) -> None:
     rows, weights = blobs(n=300, D=3), weights_for(300)
@@ -285,9 +282,6 @@ def test_first_components_are_the_best_of_all() -> None:
     np.testing.assert_array_equal(shard.frontier.members, np.argsort(-joint, axis=1)[:, :3])
     expected = shard.run(TakeCells()).weights @ np.logaddexp.reduce(np.sort(joint, axis=1)[:, -3:], axis=1)
     assert found.log_likelihood == pytest.approx(float(expected), rel=1e-12)
-
-
-# Refusals ------------------------------------------------------------------------------------------------------------
 
 
 def test_what_cannot_be_done_is_refused() -> None:

@@ -61,9 +61,6 @@ def mixture_for(kind: str, T: int = 3) -> tuple[Rows, GaussianPrior, InfiniteMix
     return rows, prior, InfiniteMixture.update(prior, ALPHA, moments_of(rows, q[:, :T], kind), tail)
 
 
-# Sticks --------------------------------------------------------------------------------------------------------------
-
-
 @settings(deadline=None, max_examples=50)
 @given(
     st.lists(st.floats(0, 1e6), min_size=1, max_size=8),
@@ -110,9 +107,6 @@ def test_no_order_is_better_than_by_size() -> None:
         for order in itertools.permutations(counts)
     }
     assert max(evidence, key=lambda order: evidence[order]) == tuple(counts)
-
-
-# Posteriors ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", ["full", "diag"])
@@ -232,9 +226,6 @@ def test_a_fitted_prior_is_the_closest_of_its_scales(kind: str) -> None:
     for d, scale in itertools.product(range(3), (0.9, 1.1)):
         assert divergence(np.ones(3)) < divergence(np.where(np.arange(3) == d, scale, 1.0))
     assert replace(prior, floor=None).fitted(posterior).S is prior.S  # unless it may not be fitted
-
-
-# Counts --------------------------------------------------------------------------------------------------------------
 
 
 def count_rows(n: int = 50) -> Rows:

@@ -50,9 +50,6 @@ def test_random_neighborhoods(C: int, G: int) -> None:
         assert (graphs[0] != graphs[2]).any()
 
 
-# ---------------------------------------------------------------- from the centres
-
-
 @pytest.mark.parametrize("at_once", [8, 128])
 @pytest.mark.parametrize(("C", "G"), [(1, 1), (7, 3), (60, 60), (60, 5)])
 def test_exhaustive_neighborhoods_are_the_closest_centers(
@@ -86,9 +83,6 @@ def test_neighborhoods_by_cells(C: int, G: int) -> None:
     assert 50 * (len(cells.middles) + 1) <= n_distances <= 50 * (len(cells.middles) + np.diff(cells.starts).max())
 
 
-# ---------------------------------------------------------------- estimated
-
-
 @given(st.integers(0, 2**32 - 1), st.integers(1, 12), st.integers(1, 8), st.integers(0, 80))
 @settings(max_examples=80, deadline=None)
 def test_estimate_equals_the_reference(seed: int, C: int, G: int, n: int) -> None:
@@ -119,9 +113,6 @@ def test_triples_add_up_in_order() -> None:
     np.testing.assert_array_equal(joined.pairs, added.pairs)
     np.testing.assert_array_equal(joined.sums, added.sums)
     assert PairStatistics.of_pieces([]).pairs.shape == (2, 0)
-
-
-# ---------------------------------------------------------------- newcomers
 
 
 @given(st.integers(0, 2**32 - 1), st.integers(2, 12), st.integers(1, 8), st.integers(0, 6))

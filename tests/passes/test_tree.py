@@ -156,9 +156,6 @@ def test_joined_trees_are_a_tree_over_all_rows() -> None:
         assert_is_brute_force(tree, rows[:end], weights[:end])
 
 
-# Frontiers -----------------------------------------------------------------------------------------------------------
-
-
 def rows_of_cells(frontier: Frontier) -> int:
     return int(frontier.tree.sizes(frontier.nodes).sum()) + len(frontier.row_chunks)
 

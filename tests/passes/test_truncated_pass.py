@@ -81,9 +81,6 @@ def check_soft(found: SoftStatistics, expected: reference.SoftStep) -> None:
         np.testing.assert_allclose(reached, sought, rtol=1e-9, atol=1e-10 * np.abs(sought).max(), err_msg=name)
 
 
-# ---------------------------------------------------------------- the hard pass against the oracle
-
-
 @pytest.mark.parametrize(("C_prime", "n_random"), [(1, 0), (1, 1), (1, 3), (2, 2), (3, 2), (7, 2)])
 @pytest.mark.parametrize("unit_rows", [False, True], ids=["euclidean", "cosine"])
 @pytest.mark.parametrize("D", [FEW, MANY], ids=["few columns", "many columns"])
@@ -167,9 +164,6 @@ def test_any_shape(seed: int, n: int, C: int, D: int, G: int, C_prime: int, n_ra
     check_hard(found, expected, "float32")
 
 
-# ---------------------------------------------------------------- the soft pass against the oracle
-
-
 @pytest.mark.parametrize("learned", [False, True], ids=["equal", "learned"])
 @pytest.mark.parametrize("C_prime", [1, 3])
 @pytest.mark.parametrize("covariance_type", TYPES)
@@ -222,12 +216,6 @@ def test_members_that_are_not_there_have_no_share() -> None:
     (posterior,) = shard.run(Answer(Truncated(mixture, 4), "posterior"))
     np.testing.assert_array_equal(posterior.members, np.tile([0, -1, -1, -1], (50, 1)))
     np.testing.assert_array_equal(posterior.probabilities, np.tile([1.0, 0.0, 0.0, 0.0], (50, 1)))
-
-
-# ---------------------------------------------------------------- counts and sums
-
-
-# ---------------------------------------------------------------- threads, splits, streams, large offsets
 
 
 @pytest.fixture

@@ -25,9 +25,6 @@ def model() -> Any:
     return globular.KMeans(15, random_state=0).fit(X)
 
 
-# --- centres from elsewhere
-
-
 def test_centers_from_models_arrays_and_files(model: Any, tmp_path: Path) -> None:
     peer = sklearn.cluster.KMeans(5, n_init=1, random_state=0).fit(X)
     np.testing.assert_array_equal(centers_from(peer), peer.cluster_centers_)
@@ -69,9 +66,6 @@ def test_a_warm_start_never_ends_worse(model: Any) -> None:
 def test_what_are_no_centers_is_refused(source: Any, says: str) -> None:
     with pytest.raises((TypeError, ValueError), match=says):
         centers_from(source)
-
-
-# --- faiss
 
 
 def test_faiss_index_has_our_lists(model: Any, tmp_path: Path) -> None:
@@ -162,9 +156,6 @@ def test_faiss_refuses_what_does_not_fit(model: Any, tmp_path: Path) -> None:
         write_faiss(to_faiss_ivf(model), tmp_path / "x.bin")
 
 
-# --- ONNX
-
-
 def run_onnx(path: Path, rows: Any) -> list[Any]:
     runtime = pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
     session = runtime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
@@ -239,9 +230,6 @@ def test_missing_faiss_names_the_extra(model: Any, monkeypatch: pytest.MonkeyPat
     monkeypatch.setitem(__import__("sys").modules, "faiss", None)
     with pytest.raises(MissingExtraError, match=r"globular\[export\]"):
         to_faiss_ivf(model)
-
-
-# --- the command
 
 
 def test_the_command_exports(model: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

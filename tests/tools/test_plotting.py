@@ -165,9 +165,6 @@ def test_importing_the_module_does_not_load_matplotlib() -> None:
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 
 
-# --- pictures of models
-
-
 def the(kind: type, ax: Any) -> Any:
     """The only collection of that kind in a picture."""
     (found,) = [collection for collection in ax.collections if isinstance(collection, kind)]

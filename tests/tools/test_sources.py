@@ -248,9 +248,6 @@ def test_masked_arrays_are_refused() -> None:
         as_source(np.ma.masked_less(random_table(), 50))
 
 
-# --- memory maps --------------------------------------------------------------------------------------------------
-
-
 def test_a_part_of_a_map_is_read_from_its_place_in_the_file(tmp_path: Path) -> None:
     X = random_table()
     mapped = memory_mapped(X, tmp_path)

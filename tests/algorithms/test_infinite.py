@@ -17,15 +17,6 @@ from globular import InfiniteGaussianMixture
 from globular.algorithms.graphs import nearest_graph
 from globular.algorithms.infinite import splits
 from globular.algorithms.infinite.data import CellData, CellOptions, RowData
-from globular.algorithms.infinite.infinite import (
-    GROWN,
-    InfiniteOptions,
-    Mixture,
-    _sow,
-    components_at,
-    infinite,
-    one_component,
-)
 from globular.algorithms.infinite.run import VariationalRun
 from globular.algorithms.infinite.tree_partition import Worth, hard_free_energy
 from globular.algorithms.steps import Step, result_of, to_come
@@ -46,20 +37,16 @@ from globular.passes.tree import cells as tree_cells
 from globular.seam.among import Neighbors, Remembered
 from globular.seam.mixture_passes import Expect, ExpectShares, RowsOf
 from globular.seam.shard import answer
-from globular.seam.tree_passes import (
-    BestCut,
-    CellsOf,
-    ExpectCells,
-    Gains,
-    OpenCut,
-    OpenGaining,
-    OpenHeld,
-    Plant,
-    TakeCells,
-)
 from globular.threads import pool
 from makers import corners as blobs
 from reference import expect as reference
+
+from globular.algorithms.infinite.infinite import (  # isort: skip
+    GROWN, InfiniteOptions, Mixture, _sow, components_at, infinite, one_component,
+)  # fmt: skip
+from globular.seam.tree_passes import (  # isort: skip
+    BestCut, CellsOf, ExpectCells, Gains, OpenCut, OpenGaining, OpenHeld, Plant, TakeCells,
+)  # fmt: skip
 
 Matrix = NDArray[np.float64]
 KINDS = ["full", "diag"]

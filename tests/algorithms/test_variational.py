@@ -9,13 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from globular.algorithms.kmeans.lloyd import KMeansOptions, lloyd
-from globular.algorithms.kmeans.variational import (
-    CONVERGED,
-    HardModel,
-    VariationalOptions,
-    start_rows,
-    variational_kmeans,
-)
 from globular.algorithms.mixtures.em import EMOptions, covariance_limits, em, start_from_means
 from globular.algorithms.mixtures.variational import SearchByNeighborhoods, SoftModel, truncated_em, warm_up_mixture
 from globular.algorithms.steps import Step
@@ -29,6 +22,10 @@ from globular.seam.passes import Assign, ScatterLabels
 from globular.seam.shard import Shard
 from makers import Rows, blobs, lattice, weights_for
 from reference.variational import Algorithm
+
+from globular.algorithms.kmeans.variational import (  # isort: skip
+    CONVERGED, HardModel, VariationalOptions, start_rows, variational_kmeans,
+)  # fmt: skip
 
 TYPES = ("tied_spherical", "spherical", "diag")
 NEIGHBORHOODS: tuple[Literal["estimated", "exhaustive"], ...] = ("estimated", "exhaustive")

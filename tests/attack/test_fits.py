@@ -15,16 +15,12 @@ from sklearn.exceptions import ConvergenceWarning
 import globular
 from attack.cases import Case, cases, exactly
 from attack.counting import attack
-from attack.oracle import (
-    are_nearest,
-    directions,
-    log_densities,
-    rounding_of_distances,
-    squared_distances,
-    which_are_nearest,
-    worst_condition,
-)
 from makers import FORMS
+
+from attack.oracle import (  # isort: skip
+    are_nearest, directions, log_densities, rounding_of_distances, squared_distances, which_are_nearest,
+    worst_condition,
+)  # fmt: skip
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 DENSE = tuple(form for form in FORMS if not form.startswith("csr"))

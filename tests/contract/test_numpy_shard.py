@@ -7,22 +7,14 @@ import numpy as np
 import pytest
 from numpy_shard import NumpyShard
 
-from globular import (
-    BernoulliMixture,
-    ChunkyGaussianMixture,
-    GaussianMixture,
-    InfiniteGaussianMixture,
-    InfiniteMultinomialMixture,
-    KMeans,
-    LowRankGaussianMixture,
-    NestedMiniBatchKMeans,
-    PoissonMixture,
-    VariationalGaussianMixture,
-    VariationalKMeans,
-    VonMisesFisherMixture,
-)  # fmt: skip
 from globular.passes.cpu import CpuShard
 from makers import blobs, weights_for
+
+from globular import (  # isort: skip
+    BernoulliMixture, ChunkyGaussianMixture, GaussianMixture, InfiniteGaussianMixture, InfiniteMultinomialMixture,
+    KMeans, LowRankGaussianMixture, NestedMiniBatchKMeans, PoissonMixture, VariationalGaussianMixture,
+    VariationalKMeans, VonMisesFisherMixture,
+)  # fmt: skip
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 ROWS = blobs(n=600, C=8, D=3, spread=0.7)

@@ -11,19 +11,6 @@ from scipy import sparse
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 
-from globular import (
-    ChunkyGaussianMixture,
-    GaussianMixture,
-    InfiniteGaussianMixture,
-    InfiniteMultinomialMixture,
-    KMeans,
-    LowRankGaussianMixture,
-    NestedMiniBatchKMeans,
-    VariationalGaussianMixture,
-    VariationalKMeans,
-    coresets,
-    datasets,
-)
 from globular.data.open import as_source
 from globular.data.sources import checked_csr
 from globular.errors import DataError, MemoryBudgetError
@@ -34,6 +21,11 @@ from globular.passes.dask.workers import rows_from_chunk
 from globular.seeding import kmeans_plus_plus
 from globular.selection import select
 from makers import blobs
+
+from globular import (  # isort: skip
+    ChunkyGaussianMixture, GaussianMixture, InfiniteGaussianMixture, InfiniteMultinomialMixture, KMeans,
+    LowRankGaussianMixture, NestedMiniBatchKMeans, VariationalGaussianMixture, VariationalKMeans, coresets, datasets,
+)  # fmt: skip
 
 X = blobs(n=30, D=3)
 

@@ -10,19 +10,15 @@ import pytest
 from sklearn.base import clone
 
 import globular
-from globular import (
-    ChunkyGaussianMixture,
-    GaussianMixture,
-    InfiniteGaussianMixture,
-    VariationalGaussianMixture,
-    load,
-    save,
-)
 from globular.estimators import conditional as estimators_conditional
 from globular.model.covariances import FAMILIES
 from globular.model.gaussian import GaussianParameters
 from makers import blobs
 from reference import conditional as reference
+
+from globular import (  # isort: skip
+    ChunkyGaussianMixture, GaussianMixture, InfiniteGaussianMixture, VariationalGaussianMixture, load, save,
+)  # fmt: skip
 
 D, C = 5, 3
 

@@ -20,16 +20,6 @@ from scipy import sparse
 from sklearn.base import clone
 
 import globular
-from globular import (
-    ChunkyGaussianMixture,
-    GaussianMixture,
-    InfiniteGaussianMixture,
-    KMeans,
-    NestedMiniBatchKMeans,
-    VariationalGaussianMixture,
-    VariationalKMeans,
-    seeding,
-)
 from globular.algorithms.kmeans.lloyd import KMeansOptions, lloyd
 from globular.callbacks import Checkpoint
 from globular.errors import DataError
@@ -44,6 +34,11 @@ from globular.seam.shard import Shard
 from globular.seam.tree_passes import ExpectCells, Gains, OpenGaining, OpenHeld, Plant, TakeCells
 from makers import Rows, blobs, weights_for
 from split import SplitShard
+
+from globular import (  # isort: skip
+    ChunkyGaussianMixture, GaussianMixture, InfiniteGaussianMixture, KMeans, NestedMiniBatchKMeans,
+    VariationalGaussianMixture, VariationalKMeans, seeding,
+)  # fmt: skip
 
 pytest.importorskip("distributed", reason='needs Dask: pip install "globular[dask]"')
 

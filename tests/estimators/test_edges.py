@@ -6,16 +6,13 @@ import numpy as np
 import pytest
 from sklearn.base import clone
 
-from globular import (
-    ChunkyGaussianMixture,
-    GaussianMixture,
-    InfiniteGaussianMixture,
-    LowRankGaussianMixture,
-    VariationalGaussianMixture,
-)
 from globular.algorithms.mixtures import chunky
 from globular.model.covariances import FAMILIES
 from makers import blobs
+
+from globular import (  # isort: skip
+    ChunkyGaussianMixture, GaussianMixture, InfiniteGaussianMixture, LowRankGaussianMixture, VariationalGaussianMixture,
+)  # fmt: skip
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 RANDOM = np.random.default_rng(0)

@@ -15,20 +15,12 @@ from sklearn.utils.estimator_checks import (
 )
 
 import globular
-from globular import (
-    BernoulliMixture,
-    ChunkyGaussianMixture,
-    GaussianMixture,
-    InfiniteGaussianMixture,
-    InfiniteMultinomialMixture,
-    KMeans,
-    LowRankGaussianMixture,
-    NestedMiniBatchKMeans,
-    PoissonMixture,
-    VariationalGaussianMixture,
-    VariationalKMeans,
-    VonMisesFisherMixture,
-)
+
+from globular import (  # isort: skip
+    BernoulliMixture, ChunkyGaussianMixture, GaussianMixture, InfiniteGaussianMixture, InfiniteMultinomialMixture,
+    KMeans, LowRankGaussianMixture, NestedMiniBatchKMeans, PoissonMixture, VariationalGaussianMixture,
+    VariationalKMeans, VonMisesFisherMixture,
+)  # fmt: skip
 
 # some checks ask for eight clusters of four distinct rows, and are told so
 pytestmark = pytest.mark.filterwarnings("ignore:Number of distinct clusters:sklearn.exceptions.ConvergenceWarning")

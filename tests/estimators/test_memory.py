@@ -11,16 +11,11 @@ import pytest
 from scipy import sparse
 from sklearn.base import clone
 
-from globular import (
-    ChunkyGaussianMixture,
-    GaussianMixture,
-    InfiniteGaussianMixture,
-    KMeans,
-    LowRankGaussianMixture,
-    NestedMiniBatchKMeans,
-    VariationalGaussianMixture,
-    VariationalKMeans,
-)
+from globular import (  # isort: skip
+    ChunkyGaussianMixture, GaussianMixture, InfiniteGaussianMixture, KMeans, LowRankGaussianMixture,
+    NestedMiniBatchKMeans, VariationalGaussianMixture, VariationalKMeans,
+)  # fmt: skip
+
 
 SHORT = {"random_state": 0, "max_iter": 2}
 MODELS = [

@@ -8,19 +8,15 @@ import pandas as pd
 import pytest
 from sklearn.base import clone
 
-from globular import (
-    ChunkyGaussianMixture,
-    GaussianMixture,
-    InfiniteGaussianMixture,
-    KMeans,
-    PoissonMixture,
-    VariationalGaussianMixture,
-)
 from globular.model.covariances import FAMILIES
 from globular.model.gaussian import GaussianParameters
 from globular.model.statistics import F64
 from makers import blobs, weights_for
 from reference import missing as reference
+
+from globular import (  # isort: skip
+    ChunkyGaussianMixture, GaussianMixture, InfiniteGaussianMixture, KMeans, PoissonMixture, VariationalGaussianMixture,
+)  # fmt: skip
 
 GAUSSIANS = [
     GaussianMixture(3, random_state=0),

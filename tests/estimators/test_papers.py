@@ -6,17 +6,15 @@ import numpy as np
 import pytest
 from sklearn.utils import check_random_state
 
-from globular import (
-    ChunkyGaussianMixture,
-    InfiniteGaussianMixture,
-    NestedMiniBatchKMeans,
-    VariationalGaussianMixture,
-    VariationalKMeans,
-)
 from globular.algorithms.kmeans.nested import NestedOptions, nested_kmeans
 from globular.algorithms.kmeans.variational import VariationalOptions, variational_kmeans
 from globular.datasets import birch_grid, many_blobs
 from globular.passes.cpu import CpuShard
+
+from globular import (  # isort: skip
+    ChunkyGaussianMixture, InfiniteGaussianMixture, NestedMiniBatchKMeans, VariationalGaussianMixture,
+    VariationalKMeans,
+)  # fmt: skip
 
 X = birch_grid(6, 50, random_state=0).X.astype(np.float64)
 START = X[:: len(X) // 36][:36].copy()

@@ -10,20 +10,13 @@ from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 
 import globular
-from globular import (
-    ChunkyGaussianMixture,
-    GaussianMixture,
-    InfiniteGaussianMixture,
-    InfiniteMultinomialMixture,
-    KMeans,
-    NestedMiniBatchKMeans,
-    PoissonMixture,
-    VariationalGaussianMixture,
-    VariationalKMeans,
-    VonMisesFisherMixture,
-    seeding,
-)
 from globular.estimators import inputs
+
+from globular import (  # isort: skip
+    ChunkyGaussianMixture, GaussianMixture, InfiniteGaussianMixture, InfiniteMultinomialMixture, KMeans,
+    NestedMiniBatchKMeans, PoissonMixture, VariationalGaussianMixture, VariationalKMeans, VonMisesFisherMixture,
+    seeding,
+)  # fmt: skip
 
 CENTROIDS = [
     KMeans(5),

@@ -4,15 +4,11 @@ import numpy as np
 import pytest
 from scipy.special import gammaln, ive
 
-from globular.model.exponential.directions import (
-    LARGEST_CONCENTRATION,
-    UNIFORM_UP_TO,
-    bessel_ratio,
-    concentrations_of,
-    log_normalisers,
-    log_scaled_bessel,
-)
 from reference import linear
+
+from globular.model.exponential.directions import (  # isort: skip
+    LARGEST_CONCENTRATION, UNIFORM_UP_TO, bessel_ratio, concentrations_of, log_normalisers, log_scaled_bessel,
+)  # fmt: skip
 
 SIZES = [1e-6, 0.1, 1.0, 7.0, 60.0, 300.0, 1500.0, 20_000.0]
 

@@ -5,19 +5,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from globular.algorithms.seeding.common import (
-    MOST_CLUSTERS,
-    MOST_DISTANCES,
-    MOST_NUMBERS,
-    MOST_ROWS,
-    SEED_DISTANCES,
-    are_few,
-    are_few_to_seed,
-)
 from globular.passes.cpu import CpuShard
 from globular.passes.cpu import few_rows as kernels
 from globular.seam.center_passes import Found, Limits, SearchFew, SeedFew
 from reference import assign as hard
+
+from globular.algorithms.seeding.common import (  # isort: skip
+    MOST_CLUSTERS, MOST_DISTANCES, MOST_NUMBERS, MOST_ROWS, SEED_DISTANCES, are_few, are_few_to_seed,
+)  # fmt: skip
 
 NO_END = Limits(
     max_steps=1, min_gain=0.0, total=np.inf, unexplained=0.0, unit=False, least_stake=1e-3, decay=0.9, reach=0.95,

@@ -18,18 +18,11 @@ from globular import threads
 from globular.lazy import cached_property
 from globular.passes.cpu import CpuShard
 from globular.seam.passes import Assign
-from globular.threads import (
-    default_threads,
-    even_ranges,
-    map_all,
-    ordered_map,
-    read_ahead,
-    resolve_threads,
-    run_all,
-    single_threaded_blas,
-    to_the_end,
-    worth_waking,
-)
+
+from globular.threads import (  # isort: skip
+    default_threads, even_ranges, map_all, ordered_map, read_ahead, resolve_threads, run_all, single_threaded_blas,
+    to_the_end, worth_waking,
+)  # fmt: skip
 
 
 def blas_threads() -> set[int]:

@@ -9,21 +9,14 @@ import numpy as np
 import pytest
 
 from experiments import cells, common, overview, readers, verdicts
-from experiments.forster2018 import (
-    figure2,
-    figure3,
-    figure_c1,
-    fits,
-    open_choices,
-    program,
-    table2,
-    table2_rows,
-    traces,
-)
 from experiments.kurihara2006 import peers, text
 from experiments.verbeek2003 import speed as verbeek_speed
 from globular import KMeans, datasets, seeding
 from globular.errors import DataError
+
+from experiments.forster2018 import (  # isort: skip
+    figure2, figure3, figure_c1, fits, open_choices, program, table2, table2_rows, traces,
+)  # fmt: skip
 
 
 @pytest.fixture(scope="module")

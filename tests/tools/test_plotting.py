@@ -13,16 +13,11 @@ from scipy.spatial import Delaunay
 import globular
 from globular.errors import MissingExtraError
 from globular.model.history import History, Record
-from globular.plotting import (
-    plot_clusters,
-    plot_curves,
-    plot_graph,
-    plot_history,
-    plot_mixture,
-    plot_sizes,
-    plot_time_quality,
-)
 from tests.makers import blobs
+
+from globular.plotting import (  # isort: skip
+    plot_clusters, plot_curves, plot_graph, plot_history, plot_mixture, plot_sizes, plot_time_quality,
+)  # fmt: skip
 
 matplotlib = pytest.importorskip("matplotlib")
 matplotlib.use("agg")

@@ -78,9 +78,7 @@ def test_shares_count_however_small_a_component_is() -> None:
 @pytest.mark.parametrize("covariance_type", [name for name, family in FAMILIES.items() if family.tied])
 @pytest.mark.parametrize("offset", [0.0, 1e8])
 @pytest.mark.parametrize(("shrink", "linear"), [(1.0, True), (1e-9, False)], ids=["ordinary", "tight"])
-def test_one_covariance_needs_no_quadratic_forms(
-    covariance_type: str, offset: float, shrink: float, linear: bool
-) -> None:
+def test_one_covariance_needs_no_quadratic_forms(covariance_type, offset, shrink, linear):
     """Unless components are so tight that differences of large terms would tell nothing."""
     rows = blobs()
     mixture = mixture_for(rows, covariance_type)
@@ -245,9 +243,7 @@ def test_warm_start_continues_from_the_bound_it_is_given() -> None:
 
 
 @pytest.mark.parametrize("offset", [0.0, 1e8])
-def test_variance_within_is_that_of_all_rows_where_these_are_few(
-    monkeypatch: pytest.MonkeyPatch, offset: float
-) -> None:
+def test_variance_within_is_that_of_all_rows_where_these_are_few(monkeypatch, offset):
     X = blobs(400) + offset
     weights = np.random.default_rng(0).integers(1, 4, 400).astype(np.float64)
     d2 = np.square(X[:, None] - X[:9]).sum(axis=2).min(axis=1)

@@ -232,9 +232,7 @@ def test_closed_truncation_agrees_with_scikit_learn(T: int) -> None:
 
 
 @pytest.mark.parametrize("rates", [[1.0, 1.0], [0.3, 0.7]])
-def test_what_components_draw_depends_neither_on_spans_nor_on_threads(
-    rates: list[float], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_components_draw_depends_neither_on_spans_nor_on_threads(rates, monkeypatch):
     rows, _ = blobs(n=900, C=8, D=3, apart=5.0)
     weights = np.random.default_rng(0).uniform(size=len(rows))
     mixture = isotropic_mixture(rows[:8], 1.5, "full")
@@ -410,9 +408,7 @@ def test_components_seen_in_the_same_cells_are_not_tried_again(monkeypatch: pyte
 
 
 @pytest.mark.parametrize(("steeper", "fall", "n_left", "expected"), [(4, 1, 9, 2 / 3), (4, 3, 1, 3), (4, 3, 9, 18)])
-def test_what_f_may_still_fall_by_is_twice_a_geometric_series(
-    steeper: float, fall: float, n_left: int, expected: float
-) -> None:
+def test_what_f_may_still_fall_by_is_twice_a_geometric_series(steeper, fall, n_left, expected):
     assert to_come(steeper, fall, n_left) == pytest.approx(expected)
 
 
@@ -443,9 +439,7 @@ def test_a_part_of_the_claims_weighs_as_much_as_all() -> None:
 
 
 @pytest.mark.parametrize("sizes", [{}, {"ROWS_AT_ONCE": 7}, {"MOMENTS_AT_ONCE": 100}])
-def test_what_components_hold_of_cells_depends_neither_on_spans_nor_on_threads(
-    sizes: dict[str, int], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_components_hold_of_cells_depends_neither_on_spans_nor_on_threads(sizes, monkeypatch):
     """Some cells are nodes, some are single rows."""
     rows, _ = blobs(n=900, C=8, D=3, apart=3.0)
     mixture, wanted = isotropic_mixture(rows[:8], 1.5, "full"), np.array([5, 0, 7])
@@ -582,9 +576,7 @@ class SownRun:
         ([(4, 0.0011)], [2], 4),  # fewer components have to gain nothing more
     ],
 )
-def test_twice_as_many_are_sown_where_the_first_gain_too_little(
-    outcomes: list[tuple[int, float]], asked: list[int], taken: int | None
-) -> None:
+def test_twice_as_many_are_sown_where_the_first_gain_too_little(outcomes, asked, taken):
     state: Any = SimpleNamespace(mixture=SimpleNamespace(T=5), F=1000.0)
     cycles: Any = SownRun(*outcomes)
     found = result_of(_sow(cycles, state, InfiniteOptions(n_sown=2), np.random.default_rng(0)))

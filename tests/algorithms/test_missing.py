@@ -39,9 +39,7 @@ def mixture_of(covariance_type: str, seed: int = 0) -> GaussianParameters:
 
 @pytest.mark.parametrize("numbers_per_block", [1, 7 * C * D * D, missing.NUMBERS_PER_BLOCK])
 @pytest.mark.parametrize("covariance_type", sorted(FAMILIES))
-def test_the_e_step_is_that_of_the_oracle(
-    covariance_type: str, numbers_per_block: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_e_step_is_that_of_the_oracle(covariance_type, numbers_per_block, monkeypatch):
     monkeypatch.setattr(missing, "NUMBERS_PER_BLOCK", numbers_per_block)
     X, mixture = with_holes(), mixture_of(covariance_type)
     weights = weights_for(len(X))

@@ -122,9 +122,7 @@ def test_the_part_has_rows_for_all_parameters() -> None:
 
 @pytest.mark.parametrize(("components_per_step", "searched"), [(10**9, False), (1, True)])
 @pytest.mark.parametrize("n", [1200, 2 * pipeline.FEWEST_ROWS])
-def test_a_search_is_as_long_as_the_em_before_it(
-    n: int, components_per_step: int, searched: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_search_is_as_long_as_the_em_before_it(n, components_per_step, searched, monkeypatch):
     X = np.repeat(rows(n), 8, axis=1)  # dear enough for a search of all rows
     limits: list[int] = []
 

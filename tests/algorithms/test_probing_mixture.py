@@ -124,9 +124,7 @@ def test_all_cells_find_the_best_of_all(covariance_type: str, dtype: Any) -> Non
 
 
 @pytest.mark.parametrize("covariance_type", TYPES)
-def test_the_pass_has_the_same_bits_for_any_number_of_threads(
-    covariance_type: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_pass_has_the_same_bits_for_any_number_of_threads(covariance_type, monkeypatch):
     monkeypatch.setattr(in_cells, "BLOCK_ROWS", (16, 16))
     monkeypatch.setattr(threads.pool, "WAKING", 1e-12)
     rows, weights, found = blobs(n=200).astype(np.float32), weights_for(200), []
@@ -146,9 +144,7 @@ def test_the_pass_has_the_same_bits_for_any_number_of_threads(
 )  # fmt: skip
 @settings(max_examples=60, deadline=None)
 @example(seed=16, n=14, C=9, D=1, C_prime=1, covariance_type="tied_spherical", single=False)
-def test_the_free_energy_never_falls(
-    seed: int, n: int, C: int, D: int, C_prime: int, covariance_type: str, single: bool
-) -> None:
+def test_the_free_energy_never_falls(seed, n, C, D, C_prime, covariance_type, single):
     random = rng(seed)
     rows = random.integers(-3, 4, size=(n, D)) / 2 + random.choice([0.0, 1e-3, 1.0]) * random.normal(size=(n, D))
     weights = random.integers(0, 3, size=n).astype(np.float64)

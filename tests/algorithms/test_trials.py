@@ -44,9 +44,7 @@ def test_groups_that_share_a_center_get_their_own() -> None:
 
 @pytest.mark.parametrize("swaps_first", [False, True], ids=["trials", "swaps of many before trials"])
 @pytest.mark.parametrize("form", ["dense", "float32", "csr", "weights", "split"])
-def test_the_objective_never_rises_and_belongs_to_the_centers(
-    form: str, swaps_first: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_objective_never_rises_and_belongs_to_the_centers(form, swaps_first, monkeypatch):
     X, weights = groups(n=600, k=40), np.random.default_rng(1).uniform(0.0, 2.0, 600) if form == "weights" else None
     shard: Any = CpuShard(sparse.csr_array(X) if form == "csr" else X.astype("f4") if form == "float32" else X, weights)
     if form == "split":
@@ -156,9 +154,7 @@ def test_no_worse_than_the_best_of_ten_starts() -> None:
 
 
 @pytest.mark.parametrize(("n_columns", "is_few"), [(64, True), (96, False)])
-def test_a_first_part_of_few_rows_is_searched_from_every_start(
-    n_columns: int, is_few: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_first_part_of_few_rows_is_searched_from_every_start(n_columns, is_few, monkeypatch):
     """A part of about 4,096 rows is few rows up to 64 columns; well beyond, only the best start is searched."""
     monkeypatch.setattr(coreset, "FEWEST_PART_ROWS", (4096, 4096))
     monkeypatch.setattr(pipeline, "ENDS_ALIKE", 9)
@@ -192,9 +188,7 @@ def test_the_fewer_clusters_the_more_starts(k: int, n_starts: int, monkeypatch: 
 
 
 @pytest.mark.parametrize(("alike", "n_searches"), [(1e-4, 3), (-1.0, 8)])
-def test_starts_end_when_three_searches_end_alike(
-    alike: float, n_searches: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_starts_end_when_three_searches_end_alike(alike, n_searches, monkeypatch):
     assert (pipeline.ENDS_ALIKE, pipeline.SAME_ERROR) == (3, 1e-4)
     monkeypatch.setattr(pipeline, "SAME_ERROR", alike)
     n, search = [], pipeline.search_few_rows
@@ -261,9 +255,7 @@ def test_more_clusters_have_fewer_trials() -> None:
 
 
 @pytest.mark.parametrize(("growth", "share"), [(2, 1 / 3), (3, 2 / 3), (4, 1.0), (16, 1.0)])
-def test_trials_are_left_to_a_next_part_that_is_hardly_larger(
-    growth: int, share: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_trials_are_left_to_a_next_part_that_is_hardly_larger(growth, share, monkeypatch):
     assert pipeline.LEFT_TO_NEXT == (1.0, 4.0)
     asked, search = [], pipeline.search_by_trials
 
@@ -281,9 +273,7 @@ def test_trials_are_left_to_a_next_part_that_is_hardly_larger(
 
 
 @pytest.mark.parametrize(("k", "factor"), [(191, 1.0), (192, 1.0), (288, 1.5), (384, 2.0), (450, 2.0)])
-def test_after_swaps_of_many_iterations_have_to_gain_more(
-    k: int, factor: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_after_swaps_of_many_iterations_have_to_gain_more(k, factor, monkeypatch):
     asked, search = [], trials.search_by_trials
 
     def noted(shard: Any, centers: Any, options: ProbingOptions, tried: Any, rng: Any) -> Any:

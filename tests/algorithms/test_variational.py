@@ -280,9 +280,7 @@ def test_empty_clusters_keep_their_place_or_find_another(neighborhoods: Any, rel
 
 @pytest.mark.parametrize(("C_prime", "G"), [(1, 3), (3, 5)])
 @pytest.mark.parametrize("neighborhoods", NEIGHBORHOODS)
-def test_relocated_clusters_are_found_by_rows_and_never_raise_the_objective(
-    neighborhoods: Any, C_prime: int, G: int
-) -> None:
+def test_relocated_clusters_are_found_by_rows_and_never_raise_the_objective(neighborhoods, C_prime, G):
     for seed in range(5):
         rows = rng(seed).normal(size=(400, 5))
         start = np.vstack([rows[:50], 100.0 + np.arange(10)[:, None] * np.ones(5)])
@@ -369,9 +367,7 @@ def test_neighborhoods_wider_than_those_of_a_seeding_are_made_anew() -> None:
      ("estimated", 1, 3, 0), ("estimated", 2, 2, 0), ("estimated", 3, 8, 1), ("estimated", 4, 4, 1)],
 )  # fmt: skip
 @pytest.mark.parametrize("n_warmup", [0, 2])
-def test_printed_runs_are_those_of_plain_numpy(
-    neighborhoods: Any, C_prime: int, G: int, n_random: int, n_warmup: int
-) -> None:
+def test_printed_runs_are_those_of_plain_numpy(neighborhoods, C_prime, G, n_random, n_warmup):
     """But for Alg. 2 with C′ = 1 and random candidates, of which Eq. 8 hears less here: the page names it."""
     soft = C_prime > 1
     rows, C = np.asarray(birch_grid(5, 40, random_state=0).X, dtype=np.float64), 25

@@ -124,9 +124,7 @@ def check_family(model: Any, case: Case) -> None:
 
 
 @pytest.mark.parametrize(("name", "family", "value"), [side for side in SIDES if side.values[1] == "files"])
-def test_either_side_of_reading(
-    name: str, family: str, value: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_either_side_of_reading(name, family, value, monkeypatch, tmp_path):
     for constant, small in ({**SMALL[family], name: value}).items():
         change(monkeypatch, constant, small)
     rows = np.random.default_rng(0).normal(size=(300, 4)).astype(np.float32)

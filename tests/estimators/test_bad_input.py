@@ -108,9 +108,7 @@ ARRAYS: dict[str, Any] = {
 @pytest.mark.filterwarnings("ignore:overflow|invalid value:RuntimeWarning")
 @pytest.mark.parametrize("reset", [True, False], ids=["fit", "predict"])
 @pytest.mark.parametrize("name", ARRAYS)
-def test_arrays_taken_as_they_are_are_those_that_scikit_learn_takes_as_they_are(
-    name: str, reset: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_arrays_taken_as_they_are_are_those_that_scikit_learn_takes_as_they_are(name, reset, monkeypatch):
     """The short way of plain arrays ends where scikit-learn's checks do: same rows, same columns noted, same errors."""
     given = ARRAYS[name]
 

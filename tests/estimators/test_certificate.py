@@ -36,9 +36,7 @@ def test_all_rows_of_kmeans_are_those_of_predict(rows: np.ndarray, kmeans: globu
     assert found.loss == pytest.approx(np.mean(rough**2) / np.mean(exact**2) - 1, rel=1e-6)
 
 
-def test_all_rows_of_a_mixture_are_those_of_its_bound(
-    rows: np.ndarray, mixture: globular.VariationalGaussianMixture
-) -> None:
+def test_all_rows_of_a_mixture_are_those_of_its_bound(rows, mixture):
     found = mixture.certificate(rows, n_samples=len(rows))
     gaps = mixture.score_samples(rows) - mixture.score_samples(rows, exact=False)
     assert gaps.min() > -1e-6  # a lower bound

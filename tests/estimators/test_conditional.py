@@ -87,9 +87,7 @@ def test_conditions_of_one_row_are_the_closed_form(made: GaussianMixture) -> Non
 
 
 @pytest.mark.parametrize("numbers_per_block", [1, 17 * D, 1 << 20])
-def test_regression_is_the_closed_form_in_blocks_of_any_size(
-    made: GaussianMixture, numbers_per_block: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_regression_is_the_closed_form_in_blocks_of_any_size(made, numbers_per_block, monkeypatch):
     monkeypatch.setattr(estimators_conditional, "NUMBERS_PER_BLOCK", numbers_per_block)
     known, rows = np.array([2, 0, 3]), np.random.default_rng(1).normal(size=(40, 3))
     mean, std = made.condition(known, rows, return_std=True)

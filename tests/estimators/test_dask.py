@@ -135,9 +135,7 @@ def fitted_arrays(model: Any) -> dict[str, bytes]:
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 @pytest.mark.parametrize(("name", "weighted"), [(name, number % 2 == 1) for number, name in enumerate(MODELS)])
-def test_fits_equal_those_of_one_process_bit_for_bit(
-    name: str, weighted: bool, current: Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_fits_equal_those_of_one_process_bit_for_bit(name, weighted, current, monkeypatch):
     rows = blobs(N, C=20, D=D).astype(np.float64 if weighted else np.float32)
     weights = np.maximum(weights_for(N), 0.5) if weighted else None
     found = MODELS[name]().fit(as_dask(rows), sample_weight=None if weights is None else as_dask(weights))
@@ -345,9 +343,7 @@ def write_parts(folder: Path, rows: Rows, suffix: str) -> list[Path]:
 
 @pytest.mark.parametrize("keep", [True, False], ids=["kept", "streamed"])
 @pytest.mark.parametrize("suffix", [".npy", ".parquet"])
-def test_files_are_read_by_the_workers(
-    suffix: str, keep: bool, tmp_path: Path, current: Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_files_are_read_by_the_workers(suffix, keep, tmp_path, current, monkeypatch):
     if suffix == ".parquet":
         pytest.importorskip("pyarrow", reason="parquet needs pyarrow")
     if not keep:
@@ -372,9 +368,7 @@ def test_files_are_read_by_the_workers(
     np.testing.assert_array_equal(mixture.predict(paths), mixture.predict(rows))
 
 
-def test_bounds_of_rows_that_workers_stream_have_a_budget_of_their_own(
-    tmp_path: Path, current: Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_bounds_of_rows_that_workers_stream_have_a_budget_of_their_own(tmp_path, current, monkeypatch):
     write_parts(tmp_path / "parts", blobs(N, C=6, D=D), ".npy")
     monkeypatch.setattr("globular.algorithms.kmeans.nested_choices.STREAMED_BOUNDS", 0)
     model = NestedMiniBatchKMeans(6, max_iter=1, random_state=0)

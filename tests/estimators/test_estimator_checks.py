@@ -84,9 +84,7 @@ def test_no_estimator_is_left_out_and_failures_are_documented() -> None:
 
 
 @parametrize_with_checks(ESTIMATORS, expected_failed_checks=expected_failures)
-def test_scikit_learn_conventions(
-    estimator: BaseEstimator, check: Callable[[Any], None], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_scikit_learn_conventions(estimator, check, monkeypatch):
     if isinstance(estimator, BernoulliMixture):  # there is no tag for zeros and ones
         ones = lambda estimator, X, **others: (np.median(X) < X).astype(X.dtype)  # noqa: E731
         monkeypatch.setattr(estimator_checks, "_enforce_estimator_tags_X", ones)

@@ -157,9 +157,7 @@ def test_copies_and_saved_models_answer_as_the_model(name: str, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("name", FITS)
-def test_files_and_streams_give_the_model_of_their_rows(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_files_and_streams_give_the_model_of_their_rows(name, tmp_path, monkeypatch):
     rows = FITS[name][1].astype(np.float64)
     weights = weights_for(len(rows))
     np.save(tmp_path / "rows.npy", rows)

@@ -117,9 +117,7 @@ def test_files_sources_and_memory_maps(tmp_path: Path, streamed: bool, monkeypat
 
 @pytest.mark.parametrize("metric", ["euclidean", "cosine"])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, np.uint8])
-def test_transform_of_rows_larger_than_memory(
-    metric: str, dtype: type, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_transform_of_rows_larger_than_memory(metric, dtype, tmp_path, monkeypatch):
     X = (20 + blobs(n=300, C=8)).astype(dtype)
     np.save(tmp_path / "rows.npy", X)
     model = KMeans(7, metric=metric, random_state=0).fit(X)

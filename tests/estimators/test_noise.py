@@ -201,9 +201,7 @@ def test_rows_close_together_are_told_from_rows_anywhere() -> None:
 
 @TYPES
 @pytest.mark.parametrize(("spread", "value"), [(0.0, 0.0), (0.0, 1e6), (1e-9, 0.0), (1e-3, 5.0), (0.1, 5.0)])
-def test_columns_in_which_all_rows_agree_say_nothing_about_noise(
-    covariance_type: str, spread: float, value: float
-) -> None:
+def test_columns_in_which_all_rows_agree_say_nothing_about_noise(covariance_type, spread, value):
     X, _, _ = with_outliers(4, 2)
     model = GaussianMixture(4, noise=True, covariance_type=covariance_type, random_state=0)
     without = model.fit(X).labels_

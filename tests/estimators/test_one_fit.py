@@ -2,7 +2,6 @@
 
 import sys
 import warnings
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -43,9 +42,7 @@ def test_groups_that_lie_apart_are_found(name: str) -> None:
 
 
 @pytest.mark.parametrize(("is_streamed", "most"), [(False, 11), (True, 14)])
-def test_few_frames_lie_between_a_fit_and_its_kernel(
-    is_streamed: bool, most: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_few_frames_lie_between_a_fit_and_its_kernel(is_streamed, most, tmp_path, monkeypatch):
     """`fit` and the call of the kernel are among them."""
     X = np.random.default_rng(0).normal(size=(300, 3))
     np.save(tmp_path / "X.npy", X)

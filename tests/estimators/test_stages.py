@@ -195,9 +195,7 @@ def test_a_part_may_begin_without_labels(init: str) -> None:
 
 
 @pytest.mark.parametrize("n_clusters", [50, 1024])
-def test_labels_are_rough_where_time_is_up_before_the_first_iteration(
-    n_clusters: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_labels_are_rough_where_time_is_up_before_the_first_iteration(n_clusters, monkeypatch):
     monkeypatch.setattr(running, "GRACE", (1.0, 0.0))
     X = np.random.default_rng(0).normal(size=(10_000, 3)).astype(np.float32)
     with pytest.warns(ConvergenceWarning, match=r"closest centre of only \d+% of the rows.*'max_time'.*predict"):

@@ -3,7 +3,6 @@
 import logging
 import re
 import tracemalloc
-from typing import Any
 
 import numpy as np
 import pytest
@@ -88,9 +87,7 @@ def test_neighborhoods_wider_than_hierarchical_seeds_know() -> None:
     ],
     ids=["seeds by cells", "wide rows", "random rows", "several candidates"],
 )
-def test_memory_is_said_beforehand_and_kept(
-    D: int, C: int, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_memory_is_said_beforehand_and_kept(D, C, options, monkeypatch, caplog):
     monkeypatch.setattr(checks, "FIXED_BYTES", 1 << 20)
     X = np.random.default_rng(0).normal(size=(20_000, D)).astype(np.float32)
     model = VariationalKMeans(C, max_iter=4, random_state=0, n_threads=2, **options).fit(X)  # compiled, imported

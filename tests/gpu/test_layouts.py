@@ -117,9 +117,7 @@ def leave_room(monkeypatch: pytest.MonkeyPatch, n_bytes: float) -> None:
 
 @pytest.mark.parametrize("unit", [False, True], ids=["euclidean", "cosine"])
 @pytest.mark.parametrize("source", ["array", "file"])
-def test_rows_larger_than_the_card_are_streamed(
-    source: str, unit: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_rows_larger_than_the_card_are_streamed(source, unit, tmp_path, monkeypatch, caplog):
     monkeypatch.setattr(opening, "PART_BYTES", 40_000)
     np.save(tmp_path / "rows.npy", ROWS)
     X = ROWS if source == "array" else tmp_path / "rows.npy"

@@ -100,9 +100,7 @@ def test_the_library_finds_what_numba_finds(model: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "geteuid"), reason="files have no owners on this system")
-def test_a_folder_that_others_can_write_to_is_not_loaded(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_folder_that_others_can_write_to_is_not_loaded(tmp_path, monkeypatch, caplog):
     monkeypatch.setattr(library, "FOLDER", tmp_path)
     monkeypatch.setenv("GLOBULAR_JIT", "auto")
     assert "no library" in str(library._load())

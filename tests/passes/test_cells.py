@@ -93,9 +93,7 @@ def test_down_finds_the_closest_child(form: str, D: int, offset: float, blocks: 
 
 @pytest.mark.parametrize("D", [8, 9])
 @pytest.mark.parametrize("form", ["float32", "csr"])
-def test_rows_keep_a_label_that_is_as_close_and_else_get_the_lowest(
-    form: str, D: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rows_keep_a_label_that_is_as_close_and_else_get_the_lowest(form, D, monkeypatch):
     monkeypatch.setattr(score, "CENTER_CHUNK", 64)
     rows = problem(D)[0]
     centers = rows[np.random.default_rng(0).integers(len(rows), size=200)]
@@ -113,9 +111,7 @@ def test_rows_keep_a_label_that_is_as_close_and_else_get_the_lowest(
 
 @pytest.mark.parametrize("n", [0, 5, SORTED_ALONE, SORTED_ALONE + 1, 3 * SORTED_ALONE])
 @pytest.mark.parametrize("n_groups", [1, 700, 2 * SORTED_ALONE])
-def test_groups_are_a_stable_sort_for_any_number_of_threads(
-    n: int, n_groups: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_groups_are_a_stable_sort_for_any_number_of_threads(n, n_groups, monkeypatch):
     shared, share = [], groups.share_kernel
 
     def noted(call: Any, queue: Any, n_threads: int, **how: Any) -> None:

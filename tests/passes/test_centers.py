@@ -57,9 +57,7 @@ def test_centers_are_prepared_for_products(blocks: None, dtype: Any, offset: Any
 @pytest.mark.parametrize("form", ["float64", "float32", "uint8", "csr64"])
 @pytest.mark.parametrize("few", [0, 1 << 16])
 @pytest.mark.parametrize("rows_per_span", [16, 1 << 14])
-def test_halves_are_those_of_brute_force(
-    form: str, few: int, rows_per_span: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_halves_are_those_of_brute_force(form, few, rows_per_span, monkeypatch):
     monkeypatch.setattr(sums, "CACHED_NUMBERS", few)
     monkeypatch.setattr(sums, "ROWS_PER_RUN", rows_per_span)
     monkeypatch.setattr(swaps, "RUN", rows_per_span)

@@ -108,9 +108,7 @@ def test_single_rows_are_the_soft_pass(covariance_type: str) -> None:
     rows=arrays(np.float64, st.tuples(st.integers(4, 50), st.integers(1, 3)), elements=st.integers(-9, 9)),
     seed=st.integers(0, 1000),
 )
-def test_bound_rises_with_every_split_and_never_exceeds_the_likelihood(
-    covariance_type: str, rows: F64, seed: int
-) -> None:
+def test_bound_rises_with_every_split_and_never_exceeds_the_likelihood(covariance_type, rows, seed):
     random = np.random.default_rng(seed)
     mixture = isotropic_mixture(rows[random.choice(len(rows), 3)] + 0.5, float(random.uniform(0.5, 9)), covariance_type)
     weights = random.integers(0, 3, size=len(rows)) + np.eye(len(rows))[0]

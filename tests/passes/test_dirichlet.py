@@ -69,9 +69,7 @@ def mixture_for(kind: str, T: int = 3) -> tuple[Rows, GaussianPrior, InfiniteMix
     st.floats(0, 100),
     st.booleans(),
 )
-def test_weights_and_remainder_sum_to_one(
-    counts: list[float], first: float, second: float, tail: float, closed: bool
-) -> None:
+def test_weights_and_remainder_sum_to_one(counts, first, second, tail, closed):
     sticks = Sticks.from_counts((first, second), np.array(counts), tail, closed=closed)
     assert sticks.weights.sum() + sticks.remainder == pytest.approx(1.0)
     assert (sticks.weights >= 0).all() and 0 <= sticks.remainder <= 1

@@ -81,9 +81,7 @@ def test_rows_that_have_to_be_converted_give_the_same_bits(kind: str, D: int) ->
     "sizes", [{"SPAN_SUMS": 1, "FEWEST_SPANS": 1}, {"SPAN_SUMS": 1}, {"SPAN_WORK": 1, "LEAST_ROWS": 1},
               {"SPAN_WORK": 1, "LEAST_ROWS": 1, "SUMMED_AT_ONCE": 1}, {"TINY_WORK": 0}, {"BLOCK_ENTRIES": 1}],
 )  # fmt: skip
-def test_how_rows_are_cut_changes_rounding_alone(
-    kind: str, D: int, sizes: dict[str, int], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_how_rows_are_cut_changes_rounding_alone(kind, D, sizes, monkeypatch):
     rows = np.random.default_rng(1).normal(size=(2_500, D))
     mixture = some_mixture(rows, kind)
     wanted = CpuShard(rows).run(Expect(mixture))

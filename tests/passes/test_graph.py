@@ -52,9 +52,7 @@ def test_random_neighborhoods(C: int, G: int) -> None:
 
 @pytest.mark.parametrize("at_once", [8, 128])
 @pytest.mark.parametrize(("C", "G"), [(1, 1), (7, 3), (60, 60), (60, 5)])
-def test_exhaustive_neighborhoods_are_the_closest_centers(
-    C: int, G: int, at_once: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_exhaustive_neighborhoods_are_the_closest_centers(C, G, at_once, monkeypatch):
     monkeypatch.setattr(routed, "CENTERS_PER_TASK", at_once)
     centers = blobs(n=C, D=3) + 1e6
     graph = exhaustive(centers, G)

@@ -157,9 +157,7 @@ def test_every_form_of_rows(form: str, unit_rows: bool, kind: str) -> None:
 @pytest.mark.parametrize("kind", ["elkan", "yinyang"])
 @given(st.integers(0, 2**32 - 1), st.integers(1, 40), st.integers(1, 25), st.integers(1, 4), st.booleans())
 @settings(max_examples=50, deadline=None)
-def test_lattices_full_of_ties_and_duplicate_centers(
-    kind: str, seed: int, n: int, C: int, D: int, sparse: bool
-) -> None:
+def test_lattices_full_of_ties_and_duplicate_centers(kind, seed, n, C, D, sparse):
     random = np.random.default_rng(seed)
     path = [random.integers(-4, 5, size=(C, D)) / 2.0]
     for _ in range(6):
@@ -231,9 +229,7 @@ def test_same_bits_for_any_number_of_threads(kind: str, monkeypatch: pytest.Monk
 
 @pytest.mark.parametrize("n_clusters", [1, 3, 40])
 @pytest.mark.parametrize("rows_per_sum", [1, 7, 10_000])
-def test_large_and_small_clusters_are_summed_alike(
-    n_clusters: int, rows_per_sum: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_large_and_small_clusters_are_summed_alike(n_clusters, rows_per_sum, monkeypatch):
     monkeypatch.setattr(cpu_votes, "ROWS_PER_LABELLED_SPAN", rows_per_sum)
     walk(blobs(n=200, D=3), wander(blobs(n=n_clusters, D=3, seed=1), 4, 0.5), "elkan", weights=weights_for(200))
 

@@ -82,9 +82,7 @@ def test_sticks_behind_others_are_those_of_the_whole() -> None:
     st.lists(st.floats(0, 1e5), min_size=2, max_size=8), st.floats(0.1, 10), st.floats(0.1, 10), st.floats(0, 10),
     st.booleans(),
 )  # fmt: skip
-def test_the_posterior_of_a_concentration_is_the_best_one(
-    counts: list[float], s: float, r: float, tail: float, closed: bool
-) -> None:
+def test_the_posterior_of_a_concentration_is_the_best_one(counts, s, r, tail, closed):
     """No other Gamma distribution, with the sticks that go with its mean, has a smaller free energy of the sticks."""
     counts_ = np.array(counts)
     n = len(counts) - closed

@@ -226,9 +226,7 @@ def test_checkpoint_of_a_fit_without_iterations_leaves_nothing(tmp_path: Path) -
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_checkpoint_that_cannot_be_written_warns_and_the_fit_goes_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_checkpoint_that_cannot_be_written_warns_and_the_fit_goes_on(tmp_path, monkeypatch):
     disk_is_full = iter([True, True])
 
     def fsync(handle: int) -> None:
@@ -441,9 +439,7 @@ class Interrupted:
 @pytest.mark.parametrize("presses", [1, 2])
 @pytest.mark.parametrize("after", [False, True])
 @pytest.mark.parametrize("model", CENTROIDS, ids=repr)
-def test_ctrl_c_while_labels_are_found_keeps_the_fit(
-    model: Any, after: bool, presses: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ctrl_c_while_labels_are_found_keeps_the_fit(model, after, presses, monkeypatch):
     model = clone(model)
     monkeypatch.setattr(model, "_finish", Interrupted(model._finish, presses, after=after))
     with pytest.warns(FitInterruptedWarning):
@@ -453,9 +449,7 @@ def test_ctrl_c_while_labels_are_found_keeps_the_fit(
 
 @pytest.mark.parametrize("presses", [1, 2])  # two within a second are one
 @pytest.mark.parametrize("model", [*CENTROIDS, *MIXTURES], ids=repr)
-def test_ctrl_c_while_a_finished_iteration_is_taken_over_keeps_it(
-    model: Any, presses: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ctrl_c_while_a_finished_iteration_is_taken_over_keeps_it(model, presses, monkeypatch):
     model = clone(model)
     monkeypatch.setattr(model, "_publish", Interrupted(model._publish, presses, after=False))
     with pytest.warns(FitInterruptedWarning):
@@ -476,9 +470,7 @@ def test_the_second_ctrl_c_does_not_wait_for_labels(model: Any, monkeypatch: pyt
 
 
 @pytest.mark.parametrize("at", [("seeding", 2), ("iteration", 2), ("labels", 2)], ids=str)
-def test_ctrl_c_in_a_later_run_keeps_the_best_run_and_says_so(
-    at: tuple[str, int], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ctrl_c_in_a_later_run_keeps_the_best_run_and_says_so(at, monkeypatch):
     heard: list[str] = []
 
     class Ends(Callback):
@@ -523,9 +515,7 @@ def test_ctrl_c_between_two_records_keeps_the_last_one() -> None:
 
 
 @pytest.mark.parametrize("moment", range(1, 40, 3))
-def test_an_interrupted_batch_leaves_centres_sums_and_counts_that_belong_together(
-    moment: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_interrupted_batch_leaves_centres_sums_and_counts_that_belong_together(moment, monkeypatch):
     left = moment
 
     def interrupted(work: Any, shape: Any, n_threads: int) -> None:

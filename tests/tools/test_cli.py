@@ -81,9 +81,7 @@ def test_fit_reports_and_names_the_next_command(data: Path, tmp_path: Path, caps
     assert "\x1b" not in printed.err and printed.err.count("\n") <= 3  # a log file stays readable
 
 
-def test_fit_tells_compiling_apart(
-    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_fit_tells_compiling_apart(data, tmp_path, capsys, monkeypatch):
     compiled = iter([0.0])
     monkeypatch.setattr(running, "compile_seconds", lambda: next(compiled, 6.1))
     assert command("fit", data, "-k", 20, "-o", tmp_path / "model") == 0
@@ -145,9 +143,7 @@ def test_options_go_to_the_parameters_of_each_model(data: Path, tmp_path: Path) 
     np.testing.assert_array_equal(labels, found.predict(np.load(data)))
 
 
-def test_resume_takes_the_kind_of_the_model_there(
-    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_resume_takes_the_kind_of_the_model_there(data, tmp_path, capsys):
     for kind, k in (("variational-gmm", ["-k", 4]), ("infinite-gmm", [])):
         assert command("fit", data, "--model", kind, "-o", tmp_path / kind, "--max-iter", 2, "-q", *k) == 0
     assert command("fit", data, "-o", tmp_path / "variational-gmm", "--resume", "--max-iter", 3, "-q") == 0
@@ -211,9 +207,7 @@ def test_checkpoints_that_cannot_be_written_are_a_line_and_a_model_that_cannot_i
     assert not (tmp_path / "m").exists()
 
 
-def test_a_model_is_replaced_only_if_that_is_asked_for(
-    data: Path, model_folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_model_is_replaced_only_if_that_is_asked_for(data, model_folder, capsys):
     again = ["fit", data, "-k", 3, "-o", model_folder, "-q"]
     assert_refused(capsys, *again, says="already holds a model; replace it with --force")
     assert len(globular.load(model_folder).cluster_centers_) == 20
@@ -221,9 +215,7 @@ def test_a_model_is_replaced_only_if_that_is_asked_for(
     assert len(globular.load(model_folder).cluster_centers_) == 3
 
 
-def test_an_output_that_exists_is_replaced_only_with_force(
-    data: Path, model_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_output_that_exists_is_replaced_only_with_force(data, model_folder, tmp_path, capsys):
     folder = tmp_path / "new"
     for asked, option, name in [
         (["fit", data, "-k", 3, "-o", folder], "--labels", "labels.npy"),
@@ -245,9 +237,7 @@ def test_an_output_that_exists_is_replaced_only_with_force(
     assert len(globular.load(folder).cluster_centers_) == 3  # of --resume; --force is for the labels
 
 
-def test_an_output_that_is_an_input_is_refused_also_with_force(
-    data: Path, model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_output_that_is_an_input_is_refused_also_with_force(data, model_folder, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     Path("parts").mkdir()
     Path("parts/1.npy").write_bytes(data.read_bytes())
@@ -287,9 +277,7 @@ def test_the_file_behind_standard_input_is_an_input(data: Path, model_folder: Pa
     assert np.load(data).shape == (2000, 3)
 
 
-def test_a_name_that_begins_with_a_tilde(
-    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_name_that_begins_with_a_tilde(data, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     fit = ["fit", "~x.npy", "-k", 3, "-q", "-o"]
     assert_refused(capsys, *fit, "m", says="~x.npy: no home folder is known for ~x.npy; write the full path")
@@ -303,9 +291,7 @@ def test_a_name_that_begins_with_a_tilde(
     assert globular.io.open_source("~/points.npy").n_rows == 2000
 
 
-def test_columns_are_those_of_the_fit_by_their_names(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_columns_are_those_of_the_fit_by_their_names(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     rows = np.random.default_rng(0).normal(size=(200, 3))
     np.savetxt("abc.csv", rows, delimiter=",", header="a,b,c", comments="")
@@ -373,9 +359,7 @@ def test_the_only_column_of_lists_is_taken(tmp_path: Path, monkeypatch: pytest.M
         (["-k", "5", "--no-such-option"], "no-such-option"),
     ],
 )
-def test_a_wrong_option_is_one_line(
-    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], says: str
-) -> None:
+def test_a_wrong_option_is_one_line(data, tmp_path, capsys, arguments, says):
     assert_refused(capsys, "fit", data, "-o", tmp_path / "model", "-q", *arguments, says=says)
     assert [entry.name for entry in tmp_path.iterdir()] == ["points.npy"]
 
@@ -391,9 +375,7 @@ def test_a_wrong_option_is_one_line(
         ("flat.npy", np.arange(5.0), "2D"),
     ],
 )
-def test_bad_data_is_one_line_that_names_the_file(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, content: Any, says: str
-) -> None:
+def test_bad_data_is_one_line_that_names_the_file(tmp_path, capsys, name, content, says):
     path = tmp_path / name
     if isinstance(content, bytes):
         path.write_bytes(content)
@@ -408,9 +390,7 @@ def test_bad_data_is_one_line_that_names_the_file(
     assert not (tmp_path / "model").exists()
 
 
-def test_what_it_says_to_do_next_can_be_done(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_it_says_to_do_next_can_be_done(tmp_path, monkeypatch, capsys):
     """Also where only some of the columns were clustered."""
     monkeypatch.chdir(tmp_path)
     rows = np.random.default_rng(0).normal(size=(200, 3)) ** 2
@@ -444,15 +424,11 @@ def test_bad_weights_are_one_line(data: Path, tmp_path: Path, capsys: pytest.Cap
     assert not (tmp_path / "model").exists()
 
 
-def test_a_foreign_folder_is_refused_before_the_fit(
-    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_foreign_folder_is_refused_before_the_fit(data, tmp_path, capsys):
     assert_refused(capsys, "fit", data, "-k", 5, "-o", tmp_path, says="other than a globular model")
 
 
-def test_resume_refuses_what_does_not_match(
-    model_folder: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_resume_refuses_what_does_not_match(model_folder, data, tmp_path, capsys):
     np.save(tmp_path / "wide.npy", np.zeros((50, 7)))
     resume = ["-o", model_folder, "--resume", "-q"]
     assert_refused(capsys, "fit", tmp_path / "wide.npy", *resume, says="3 columns.* has 7")
@@ -472,18 +448,14 @@ def test_predict_writes_the_models_labels(model_folder: Path, data: Path, tmp_pa
     np.testing.assert_array_equal(written, expected)
 
 
-def test_predict_in_many_blocks_is_the_same(
-    model_folder: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_predict_in_many_blocks_is_the_same(model_folder, data, tmp_path, monkeypatch):
     monkeypatch.setattr("globular.cli.predict.rows_per_block", lambda n_columns: 300)
     assert command("predict", model_folder, data, "-o", tmp_path / "l.npy", "--threads", 1) == 0
     expected = globular.load(model_folder).predict(np.load(data))
     np.testing.assert_array_equal(np.load(tmp_path / "l.npy"), expected)
 
 
-def test_predict_refuses_and_writes_nothing(
-    model_folder: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_predict_refuses_and_writes_nothing(model_folder, data, tmp_path, capsys):
     np.save(tmp_path / "wide.npy", np.zeros((5, 7)))
     np.save(tmp_path / "nan.npy", np.full((5, 3), np.nan))
     out = tmp_path / "out.npy"
@@ -537,9 +509,7 @@ def test_info_describes_a_table_that_cannot_be_clustered(tmp_path: Path, capsys:
     assert "train (5 × 2 float64), test (3 × 2 float64)" in " ".join(capsys.readouterr().out.split())
 
 
-def test_two_columns_of_one_name_are_refused_before_the_fit(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_two_columns_of_one_name_are_refused_before_the_fit(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     np.savetxt("x.csv", np.random.default_rng(0).normal(size=(50, 4)), delimiter=",", header="a,b,a,c", comments="")
     says = "x.csv: 2 columns are called 'a'; rename them, or choose others: --columns A,B,…"
@@ -607,9 +577,7 @@ def test_probabilities_of_a_mixture(data: Path, tmp_path: Path) -> None:
     np.testing.assert_array_equal(np.load(tmp_path / "l.npy"), found["label"])
 
 
-def test_what_predict_cannot_give_is_refused(
-    model_folder: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_predict_cannot_give_is_refused(model_folder, data, tmp_path, capsys):
     predict = ["predict", model_folder, data, "-o"]
     assert_refused(capsys, *predict, tmp_path / "a.npy", "--proba", says="KMeans has no probabilities.*--distances")
     assert_refused(capsys, *predict, tmp_path / "a.npy", "--distances", says=r"one array, and here are label and dist")
@@ -619,9 +587,7 @@ def test_what_predict_cannot_give_is_refused(
     assert not list(tmp_path.glob("a.*"))
 
 
-def test_labels_beside_the_columns_of_the_data(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_labels_beside_the_columns_of_the_data(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("globular.cli.predict.rows_per_block", lambda n_columns: 7)
     rows = np.random.default_rng(0).normal(size=(40, 2))
@@ -646,9 +612,7 @@ def test_labels_beside_the_columns_of_the_data(
 # --- where rows come from and answers go to
 
 
-def test_several_files_a_pattern_and_standard_input(
-    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsysbinary: pytest.CaptureFixture[bytes]
-) -> None:
+def test_several_files_a_pattern_and_standard_input(data, tmp_path, monkeypatch, capsysbinary):
     monkeypatch.chdir(tmp_path)
     rows = np.load(data)
     np.save("part-1.npy", rows[:700])
@@ -676,9 +640,7 @@ def test_output_that_nobody_reads_is_no_error(model_folder: Path, data: Path) ->
     assert done.stdout.startswith("label_0,") and done.stderr == ""
 
 
-def test_quiet_is_quiet_while_kernels_are_compiled(
-    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_quiet_is_quiet_while_kernels_are_compiled(data, tmp_path, monkeypatch, capsys):
     logger = logging.getLogger("globular")
     monkeypatch.setattr("globular.cli.fit.find_size", lambda estimator, *_, **__: logger.warning("compiling kernels"))
     assert command("fit", data, "-k", "auto", "-o", tmp_path / "m", "-q") == 0

@@ -134,9 +134,7 @@ def test_rows_are_those_of_the_data_and_weights_of_zero_are_never_drawn(kind: An
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_threads_files_and_partitions_change_nothing(
-    kind: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_threads_files_and_partitions_change_nothing(kind, tmp_path, monkeypatch):
     X = rows_of(5000, np.float32)
     one = coresets.coreset(X, 300, kind=kind, random_state=0, n_threads=1)
     two = coresets.coreset(X, 300, kind=kind, random_state=0, n_threads=2)
@@ -321,9 +319,7 @@ def test_the_command_writes_rows_and_weights(suffix: str, tmp_path: Path, capsys
     assert run(again) == 0
 
 
-def test_the_command_keeps_names_and_refuses_a_second_weight(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_keeps_names_and_refuses_a_second_weight(tmp_path, capsys):
     globular.io.write_array(tmp_path / "named.csv", rows_of(500), names=["a", "b", "c"])
     target = tmp_path / "part.parquet"
     assert run(["coreset", str(tmp_path / "named.csv"), "-n", "50", "--kind", "mixture", "-o", str(target), "-q"]) == 0

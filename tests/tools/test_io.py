@@ -352,9 +352,7 @@ def test_csv_text_columns_can_be_left_out(tmp_path: Path) -> None:
         ({"x": pa.array([], pa.float32())}, None, "0 sample"),
     ],
 )
-def test_parquet_columns_that_do_not_fit_are_named(
-    table: dict[str, Any], columns: list[str] | None, message: str, tmp_path: Path
-) -> None:
+def test_parquet_columns_that_do_not_fit_are_named(table, columns, message, tmp_path):
     path = tmp_path / "x.parquet"
     pq.write_table(pa.table(table), path)
     with pytest.raises(DataError, match=rf"x\.parquet: .*{message}"):
@@ -773,9 +771,7 @@ def test_a_part_of_a_folder_that_changes_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["npy", "npy in Fortran order", "fvecs"])
-def test_a_file_that_shrinks_between_check_and_read_is_an_error_not_a_crash(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_that_shrinks_between_check_and_read_is_an_error_not_a_crash(name, tmp_path, monkeypatch):
     source = open_source(write_case(name, False, tmp_path))
     monkeypatch.setattr("globular.data.streamed.FileVersion.check", lambda self: None)
     os.truncate(tmp_path / WRITERS[name][0], 300)

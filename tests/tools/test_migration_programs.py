@@ -75,9 +75,7 @@ def test_there_are_six_and_the_page_has_them() -> None:
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", NAMES)
-def test_one_or_two_lines_change_and_the_result_is_as_good(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_or_two_lines_change_and_the_result_is_as_good(name, tmp_path, monkeypatch):
     stand_in = ModuleType("bertopic")
     stand_in.BERTopic = Topics  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "bertopic", stand_in)

@@ -42,9 +42,7 @@ def test_older_models_say_what_they_said(folder: Path, tmp_path: Path) -> None:
         ("VariationalKMeans", {"neighborhoods": "estimated"}, {"neighborhoods": "estimated"}),
     ],
 )
-def test_parameters_that_are_gone_have_the_values_of_today(
-    class_name: str, was: dict[str, object], now: dict[str, object]
-) -> None:
+def test_parameters_that_are_gone_have_the_values_of_today(class_name, was, now):
     assert renewed(class_name, was) == now
     known = set(getattr(globular, class_name)(5).get_params())
     assert set(now) <= known and not (set(was) - set(now)) & known

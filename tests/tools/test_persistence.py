@@ -249,9 +249,7 @@ def test_what_is_not_a_model_is_never_replaced(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("new", [False, True])
-def test_a_failed_write_leaves_the_old_model_and_no_litter(
-    model_folder: Path, monkeypatch: pytest.MonkeyPatch, new: bool
-) -> None:
+def test_a_failed_write_leaves_the_old_model_and_no_litter(model_folder, monkeypatch, new):
     before = contents(model_folder)
 
     def fail(handle: int) -> None:
@@ -265,9 +263,7 @@ def test_a_failed_write_leaves_the_old_model_and_no_litter(
 
 
 @pytest.mark.parametrize("done", [False, True])
-def test_ctrl_c_at_the_rename_leaves_one_whole_model(
-    model_folder: Path, monkeypatch: pytest.MonkeyPatch, done: bool
-) -> None:
+def test_ctrl_c_at_the_rename_leaves_one_whole_model(model_folder, monkeypatch, done):
     replace = Path.replace
 
     def interrupted(self: Path, target: Path) -> Path:
@@ -331,9 +327,7 @@ def killed_saves(folder: Path, prepare: Any) -> Iterator[int]:
 
 
 @pytest.mark.parametrize("before", ["nothing", "model", "killed"])
-def test_a_kill_at_any_call_of_the_file_system_loses_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: str
-) -> None:
+def test_a_kill_at_any_call_of_the_file_system_loses_nothing(tmp_path, monkeypatch, before):
     monkeypatch.setattr("os.fsync", lambda handle: None)  # takes most of the time
     folder = tmp_path / "place" / "model"
 
@@ -375,9 +369,7 @@ def test_saves_to_one_folder_wait_for_each_other(model_folder: Path) -> None:
     assert not half_written.exists() and load(model_folder).n_clusters == 5
 
 
-def test_arrays_that_are_replaced_while_they_are_read_are_read_anew(
-    model_folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_arrays_that_are_replaced_while_they_are_read_are_read_anew(model_folder, monkeypatch):
     read_arrays = folders._read_arrays
     saves = iter([lambda: save(Toy(n_clusters=5).fit(), model_folder)])
 
@@ -389,9 +381,7 @@ def test_arrays_that_are_replaced_while_they_are_read_are_read_anew(
     assert load(model_folder).n_clusters == 5
 
 
-def test_arrays_that_get_their_name_while_they_are_read_are_read_anew(
-    model_folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_arrays_that_get_their_name_while_they_are_read_are_read_anew(model_folder, monkeypatch):
     read_arrays = folders._read_arrays
     name = json.loads((model_folder / "model.json").read_text())["arrays"]["written_as"]
     arrays_of(model_folder).rename(model_folder / name)  # as after the rename of model.json
@@ -706,9 +696,7 @@ def test_arrays_that_do_not_go_together_are_refused(copied: Any, model: str, arr
         ("counts", "attributes", "prior_", None),
     ],
 )
-def test_values_that_do_not_go_together_are_refused(
-    copied: Any, model: str, section: str, name: str, value: Any
-) -> None:
+def test_values_that_do_not_go_together_are_refused(copied, model, section, name, value):
     folder = copied(model)
     rewrite(folder, lambda document: document[section].update({name: value}))
     with pytest.raises(DataError, match="damaged or does not fit"):
@@ -740,9 +728,7 @@ def test_save_refuses_what_load_would_refuse(fitted: dict[str, Path], tmp_path: 
     [(name, "cluster_centers_") for name in ("kmeans", "nested", "variational")]
     + [(name, "means_") for name in ("full", "tied", "diag", "soft")],
 )
-def test_centers_set_by_hand_are_checked_before_they_reach_a_kernel(
-    fitted: dict[str, Path], model: str, attribute: str
-) -> None:
+def test_centers_set_by_hand_are_checked_before_they_reach_a_kernel(fitted, model, attribute):
     found = load(fitted[model])
     good = getattr(found, attribute)
     for bad in (good[:, :2], np.hstack([good, good]), good[0], good[:0], np.full_like(good, np.nan), good.astype(str)):

@@ -1,8 +1,6 @@
 """The recipes run, and do what they say."""
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -101,9 +99,7 @@ def test_cytometry_figures_leave_out_cells_without_a_gate() -> None:
 
 
 @pytest.mark.realdata
-def test_cytometry_on_real_cells_keeps_gates_apart(
-    real_data: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_cytometry_on_real_cells_keeps_gates_apart(real_data, monkeypatch):
     monkeypatch.setenv("GLOBULAR_DATA", str(data_folder()))
     real_data("flowsom_ff")
     cells = cytometry.measured()

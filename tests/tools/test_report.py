@@ -263,9 +263,7 @@ def test_images_are_recognised_by_their_smoothness(tmp_path: Path) -> None:
         write_report(found, tmp_path / "r.html", data=noise, images="large")
 
 
-def test_what_does_not_fit_is_kept_for_the_largest_clusters(
-    model: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_does_not_fit_is_kept_for_the_largest_clusters(model, tmp_path, monkeypatch):
     monkeypatch.setattr(pictures, "_BUDGET", 5 * 4 * 2 * 3)  # three clusters with a centre and a row of five columns
     data = read_data(write_report(model, tmp_path / "r.html", data=X))
     assert data["row_numbers"].shape == (3, 1)
@@ -611,9 +609,7 @@ def test_names_never_run(browser: Browser, hostile: tuple[Any, Path, Path], tmp_
     ],
 )
 @pytest.mark.parametrize("make", [globular.KMeans, lambda k: SklearnKMeans(k, n_init=1)])
-def test_a_model_that_cannot_be_drawn_is_named(
-    tmp_path: Path, make: Any, attribute: str, value: Any, says: str
-) -> None:
+def test_a_model_that_cannot_be_drawn_is_named(tmp_path, make, attribute, value, says):
     odd = make(12).fit(X)
     setattr(odd, attribute, value)
     with pytest.raises(ValueError, match=says):

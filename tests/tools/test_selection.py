@@ -235,9 +235,7 @@ def test_same_seed_same_scores_whatever_the_threads(tmp_path: Path) -> None:
         np.testing.assert_array_equal(one.column("silhouette"), again.column("silhouette"))
 
 
-def test_mixtures_are_the_same_whatever_the_threads_and_wherever_rows_lie(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_mixtures_are_the_same_whatever_the_threads_and_wherever_rows_lie(tmp_path, monkeypatch):
     X = drawn("diag", 4, 3, 9000)
     np.save(tmp_path / "x.npy", X)
     arguments: dict[str, Any] = {"model": "gmm", "covariance_type": ["full", "tied", "diag"], "random_state": 3}

@@ -74,9 +74,7 @@ def test_source_describes_itself(source_and_rows: tuple[Source, np.ndarray]) -> 
 
 @pytest.mark.parametrize("max_rows", [1, 4, 10, 37, 1000])
 @pytest.mark.parametrize(("start", "stop"), [(0, None), (3, 29), (10, 10), (36, 37)])
-def test_blocks_are_the_rows_in_order_twice(
-    source_and_rows: tuple[Source, np.ndarray], max_rows: int, start: int, stop: int | None
-) -> None:
+def test_blocks_are_the_rows_in_order_twice(source_and_rows, max_rows, start, stop):
     source, X = source_and_rows
     end = N_ROWS if stop is None else stop
     for _ in range(2):
@@ -112,9 +110,7 @@ def test_take_refuses_a_mask(source_and_rows: tuple[Source, np.ndarray]) -> None
 @pytest.mark.parametrize(
     ("arguments", "message"), [((0,), "max_rows"), ((5, 3, 99), "rows 3 to 99"), ((5, 8, 2), "rows 8 to 2")]
 )
-def test_blocks_refuses_bad_spans_at_once(
-    source_and_rows: tuple[Source, np.ndarray], arguments: tuple[int, ...], message: str
-) -> None:
+def test_blocks_refuses_bad_spans_at_once(source_and_rows, arguments, message):
     with pytest.raises(ValueError, match=message):
         source_and_rows[0].blocks(*arguments)
 

@@ -36,13 +36,9 @@ class Browser:
             os.dup2(high_out, 4)
 
         self._process = subprocess.Popen(
-            command,
-            preexec_fn=give_pipes,
-            close_fds=False,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
+            command, preexec_fn=give_pipes, close_fds=False, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
-        )
+        )  # fmt: skip
         os.close(read_by_browser)
         os.close(written_by_browser)
         self._pending = b""

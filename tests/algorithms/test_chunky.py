@@ -57,13 +57,11 @@ def test_single_rows_are_exact_em(covariance_type: str) -> None:
 
 @settings(deadline=None, max_examples=40)
 @given(
-    covariance_type=st.sampled_from(TYPES),
-    refine=st.sampled_from(["batch", "best_first"]),
-    C_prime=st.sampled_from([None, 2]),
-    learned_weights=st.booleans(),
+    covariance_type=st.sampled_from(TYPES), refine=st.sampled_from(["batch", "best_first"]),
+    C_prime=st.sampled_from([None, 2]), learned_weights=st.booleans(),
     rows=arrays(np.float64, st.tuples(st.integers(4, 40), st.integers(1, 3)), elements=st.integers(-9, 9)),
     seed=st.integers(0, 1000),
-)
+)  # fmt: skip
 def test_bound_never_falls_and_never_exceeds_the_likelihood(
     covariance_type: str, refine: str, C_prime: int | None, learned_weights: bool, rows: F64, seed: int
 ) -> None:
@@ -73,15 +71,9 @@ def test_bound_never_falls_and_never_exceeds_the_likelihood(
     shard = planted(rows, covariance_type, weights, leaf_size=2)
     start = isotropic_mixture(rows[random.choice(len(rows), 3)], 5.0, covariance_type)
     options = ChunkyOptions(
-        max_iter=40,
-        tol=1e-2,
-        refine_tol=0.0,
-        max_cells=60,
-        refine=refine,
-        C_prime=C_prime,
-        G=2,
+        max_iter=40, tol=1e-2, refine_tol=0.0, max_cells=60, refine=refine, C_prime=C_prime, G=2,
         learned_weights=learned_weights,
-    )
+    )  # fmt: skip
     steps = run(shard, start, options)
     bounds = np.array([step.objective for step in steps])
     slack = 1e-9 * np.maximum(np.abs(bounds), weights.sum())

@@ -206,18 +206,10 @@ def test_closed_truncation_agrees_with_scikit_learn(T: int) -> None:
     with threadpool_limits(1):
         start = SklearnKMeans(T, n_init=1, random_state=0).fit(rows)
         peer = BayesianGaussianMixture(
-            n_components=T,
-            weight_concentration_prior_type="dirichlet_process",
-            weight_concentration_prior=1.0,
-            mean_precision_prior=0.5,
-            mean_prior=rows.mean(axis=0),
-            degrees_of_freedom_prior=5.0,
-            covariance_prior=np.eye(2) * 3,
-            reg_covar=0,
-            tol=1e-10,
-            max_iter=2000,
-            random_state=0,
-        ).fit(rows)
+            n_components=T, weight_concentration_prior_type="dirichlet_process", weight_concentration_prior=1.0,
+            mean_precision_prior=0.5, mean_prior=rows.mean(axis=0), degrees_of_freedom_prior=5.0,
+            covariance_prior=np.eye(2) * 3, reg_covar=0, tol=1e-10, max_iter=2000, random_state=0,
+        ).fit(rows)  # fmt: skip
     prior = GaussianPrior(WISHART["full"], 0.5, rows.mean(axis=0), 5.0, np.eye(2) * 3)
     data = on_rows(rows)
     options = InfiniteOptions(alpha=(1.0, 1.0), closed=True, tol=1e-12, max_iter=2000)

@@ -39,12 +39,9 @@ def hierarchical_centers(X: Any, n_clusters: int, **options: Any) -> Any:
 
 
 ROW_METHODS: dict[str, Method] = {
-    "random": seeding.random,
-    "plain": seeding.kmeans_plus_plus,
-    "greedy": greedy,
-    "afk_mc2": seeding.afk_mc2,
+    "random": seeding.random, "plain": seeding.kmeans_plus_plus, "greedy": greedy, "afk_mc2": seeding.afk_mc2,
     "parallel": seeding.kmeans_parallel,
-}
+}  # fmt: skip
 METHODS: dict[str, Method] = ROW_METHODS | {"hierarchical": hierarchical_centers}
 
 
@@ -401,15 +398,12 @@ def test_bad_input_is_named(name: str, options: dict[str, Any], word: str) -> No
 @pytest.mark.parametrize(
     ("method", "option", "value"),
     [
-        (seeding.kmeans_plus_plus, "n_local_trials", 0),
-        (seeding.kmeans_plus_plus, "n_local_trials", "many"),
-        (seeding.afk_mc2, "chain_length", 0),
-        (seeding.kmeans_parallel, "n_rounds", 0),
-        (seeding.kmeans_parallel, "oversampling", 0.0),
-        (seeding.kmeans_parallel, "oversampling", np.inf),
+        (seeding.kmeans_plus_plus, "n_local_trials", 0), (seeding.kmeans_plus_plus, "n_local_trials", "many"),
+        (seeding.afk_mc2, "chain_length", 0), (seeding.kmeans_parallel, "n_rounds", 0),
+        (seeding.kmeans_parallel, "oversampling", 0.0), (seeding.kmeans_parallel, "oversampling", np.inf),
         (seeding.hierarchical, "n_neighbors", 0),
     ],
-)
+)  # fmt: skip
 def test_bad_options_are_named(method: Method, option: str, value: Any) -> None:
     with pytest.raises(ValueError, match=option):
         method(np.eye(4), 2, **{option: value})

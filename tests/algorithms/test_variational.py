@@ -46,14 +46,9 @@ def hard_steps(shard: Shard, centers: Rows, options: VariationalOptions, seed: i
 
 
 def soft_steps(
-    shard: Shard,
-    mixture: GaussianParameters,
-    options: VariationalOptions,
-    *,
-    learned: bool = False,
-    keep: bool = False,
-    seed: int = 0,
-) -> list[Step[SoftModel]]:
+    shard: Shard, mixture: GaussianParameters, options: VariationalOptions, *, learned: bool = False,
+    keep: bool = False, seed: int = 0,
+) -> list[Step[SoftModel]]:  # fmt: skip
     limits = covariance_limits(shard, EMOptions(reg_covar=0.0))
     random = rng(seed)
     start = warm_up_mixture(shard, mixture, options, random, limits=limits, keep_covariances=keep)

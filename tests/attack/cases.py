@@ -115,15 +115,10 @@ class Case:
 def cases(forms: tuple[str, ...] = FORMS, *, max_rows: int = 300, max_clusters: int = 40) -> st.SearchStrategy[Case]:
     """Cases with rows of these forms."""
     return st.builds(
-        Case,
-        n=st.integers(2, max_rows),
-        D=st.integers(1, 24),
-        k=st.integers(1, max_clusters),
-        geometry=st.sampled_from(tuple(GEOMETRIES)),
-        form=st.sampled_from(forms),
-        weights=st.sampled_from(tuple(WEIGHTS)),
-        seed=st.integers(0, 9_999),
-    )
+        Case, n=st.integers(2, max_rows), D=st.integers(1, 24), k=st.integers(1, max_clusters),
+        geometry=st.sampled_from(tuple(GEOMETRIES)), form=st.sampled_from(forms),
+        weights=st.sampled_from(tuple(WEIGHTS)), seed=st.integers(0, 9_999),
+    )  # fmt: skip
 
 
 def exactly(X: Any) -> Rows:

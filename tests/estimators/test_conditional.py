@@ -153,17 +153,13 @@ def test_wrong_parameters_are_named(change: dict[str, Any], message: str) -> Non
 @pytest.mark.parametrize(
     ("columns", "values", "message"),
     [
-        ([0, 5], [1.0, 1.0], "columns must be numbers from 0 to 4"),
-        ([0, -5], [1.0, 1.0], "columns must differ"),
-        ([], [], "columns must be one or more"),
-        ([0.5], [1.0], "columns must be one or more"),
-        (["a"], [1.0], "columns: there is no column 'a'"),
-        (range(5), np.ones(5), "columns names all columns"),
-        ([0, 1], [1.0], r"values has shape \(1,\)"),
-        ([0, 1], [1.0, np.nan], "values contains NaN"),
+        ([0, 5], [1.0, 1.0], "columns must be numbers from 0 to 4"), ([0, -5], [1.0, 1.0], "columns must differ"),
+        ([], [], "columns must be one or more"), ([0.5], [1.0], "columns must be one or more"),
+        (["a"], [1.0], "columns: there is no column 'a'"), (range(5), np.ones(5), "columns names all columns"),
+        ([0, 1], [1.0], r"values has shape \(1,\)"), ([0, 1], [1.0, np.nan], "values contains NaN"),
         ([0, 1], np.ones((2, 2, 2)), "values"),
     ],
-)
+)  # fmt: skip
 def test_wrong_columns_and_values_are_named(columns: Any, values: Any, message: str) -> None:
     model = GaussianMixture.from_parameters(*parameters("full"))
     with pytest.raises(ValueError, match=message):

@@ -191,12 +191,9 @@ def test_names_of_bayesian_gaussian_mixture_are_understood() -> None:
     D = rows.shape[1]
     parts: dict[str, Any] = {"mean": rows.mean(axis=0), "mean_precision": 0.1, "degrees_of_freedom": D + 4.0}
     ours = InfiniteGaussianMixture(
-        truncation="fixed",
-        max_components=4,
-        concentration=0.5,
-        prior={**parts, "covariance": np.eye(D)},
+        truncation="fixed", max_components=4, concentration=0.5, prior={**parts, "covariance": np.eye(D)},
         random_state=0,
-    ).fit(rows)
+    ).fit(rows)  # fmt: skip
     given = {f"{name}_prior": value for name, value in parts.items()}
     theirs = {
         **given, "covariance_prior": np.eye(D), "weight_concentration_prior": 0.5, "n_components": 4,

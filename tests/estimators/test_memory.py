@@ -19,23 +19,14 @@ from globular import (  # isort: skip
 
 SHORT = {"random_state": 0, "max_iter": 2}
 MODELS = [
-    KMeans(60, **SHORT),
-    KMeans(60, algorithm="lloyd", **SHORT),
-    KMeans(600, **SHORT),
-    KMeans(2000, **SHORT),
-    VariationalKMeans(200, **SHORT),
-    NestedMiniBatchKMeans(60, **SHORT),
-    NestedMiniBatchKMeans(60, search="exact", **SHORT),
-    NestedMiniBatchKMeans(1000, **SHORT),
-    GaussianMixture(5, **SHORT),
-    GaussianMixture(60, covariance_type="diag", algorithm="variational", **SHORT),
-    GaussianMixture(5, algorithm="chunky", **SHORT),
-    VariationalGaussianMixture(200, **SHORT),
-    VariationalGaussianMixture(200, search="neighbors", **SHORT),
-    LowRankGaussianMixture(200, 4, **SHORT),
-    ChunkyGaussianMixture(5, **SHORT),
-    InfiniteGaussianMixture(**SHORT),
-]
+    KMeans(60, **SHORT), KMeans(60, algorithm="lloyd", **SHORT), KMeans(600, **SHORT), KMeans(2000, **SHORT),
+    VariationalKMeans(200, **SHORT), NestedMiniBatchKMeans(60, **SHORT),
+    NestedMiniBatchKMeans(60, search="exact", **SHORT), NestedMiniBatchKMeans(1000, **SHORT),
+    GaussianMixture(5, **SHORT), GaussianMixture(60, covariance_type="diag", algorithm="variational", **SHORT),
+    GaussianMixture(5, algorithm="chunky", **SHORT), VariationalGaussianMixture(200, **SHORT),
+    VariationalGaussianMixture(200, search="neighbors", **SHORT), LowRankGaussianMixture(200, 4, **SHORT),
+    ChunkyGaussianMixture(5, **SHORT), InfiniteGaussianMixture(**SHORT),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("kind", ["float32", "uint8", "sparse", "texts"])

@@ -115,14 +115,12 @@ def test_a_killed_fit_goes_on_where_it_was(stage: str, tmp_path: Path) -> None:
 
 
 OTHERS = [
-    VariationalKMeans(C, random_state=0),
-    NestedMiniBatchKMeans(C, random_state=0, search="cells"),
+    VariationalKMeans(C, random_state=0), NestedMiniBatchKMeans(C, random_state=0, search="cells"),
     NestedMiniBatchKMeans(C, random_state=0, compute_labels=False),
     GaussianMixture(C, covariance_type="full", random_state=0),
     GaussianMixture(C, algorithm="variational", covariance_type="diag", random_state=0),
-    VariationalGaussianMixture(C, random_state=0),
-    VariationalGaussianMixture(C, search="neighbors", random_state=0),
-]
+    VariationalGaussianMixture(C, random_state=0), VariationalGaussianMixture(C, search="neighbors", random_state=0),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("model", OTHERS, ids=repr)

@@ -19,32 +19,21 @@ from globular import (  # isort: skip
 )  # fmt: skip
 
 CENTROIDS = [
-    KMeans(5),
-    KMeans(5, algorithm="lloyd"),
-    KMeans(5, algorithm="probing"),
-    KMeans(5, algorithm="probing", metric="cosine"),
-    KMeans(40, init="random"),
-    KMeans(40, init="afk-mc2", metric="cosine"),
-    KMeans(40, init="k-means||"),
-    KMeans(40, init="hierarchical"),
-    KMeans(520),
-    VariationalKMeans(40, n_candidates=3),
-    NestedMiniBatchKMeans(5, batch_size=100),
+    KMeans(5), KMeans(5, algorithm="lloyd"), KMeans(5, algorithm="probing"),
+    KMeans(5, algorithm="probing", metric="cosine"), KMeans(40, init="random"),
+    KMeans(40, init="afk-mc2", metric="cosine"), KMeans(40, init="k-means||"), KMeans(40, init="hierarchical"),
+    KMeans(520), VariationalKMeans(40, n_candidates=3), NestedMiniBatchKMeans(5, batch_size=100),
     NestedMiniBatchKMeans(5, batch_size=100, metric="cosine"),
     NestedMiniBatchKMeans(40, search="cells", batch_size=200),
-]
+]  # fmt: skip
 MIXTURES = [
-    GaussianMixture(5, algorithm="em"),
-    GaussianMixture(5, algorithm="chunky", covariance_type="tied"),
+    GaussianMixture(5, algorithm="em"), GaussianMixture(5, algorithm="chunky", covariance_type="tied"),
     GaussianMixture(30, algorithm="variational", covariance_type="diag"),
     GaussianMixture(5, init_params="random", covariance_type="spherical"),
     VariationalGaussianMixture(30, weights="learned"),
-    VariationalGaussianMixture(30, search="neighbors", covariance_type="diag"),
-    ChunkyGaussianMixture(5),
-    ChunkyGaussianMixture(5, init="greedy", covariance_type="diag"),
-    VonMisesFisherMixture(3),
-    PoissonMixture(5),
-]
+    VariationalGaussianMixture(30, search="neighbors", covariance_type="diag"), ChunkyGaussianMixture(5),
+    ChunkyGaussianMixture(5, init="greedy", covariance_type="diag"), VonMisesFisherMixture(3), PoissonMixture(5),
+]  # fmt: skip
 INFINITE = [
     InfiniteGaussianMixture(),
     InfiniteGaussianMixture(accelerate=False, covariance_type="diag"),

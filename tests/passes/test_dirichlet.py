@@ -63,12 +63,9 @@ def mixture_for(kind: str, T: int = 3) -> tuple[Rows, GaussianPrior, InfiniteMix
 
 @settings(deadline=None, max_examples=50)
 @given(
-    st.lists(st.floats(0, 1e6), min_size=1, max_size=8),
-    st.floats(0.01, 20),
-    st.floats(0.01, 20),
-    st.floats(0, 100),
+    st.lists(st.floats(0, 1e6), min_size=1, max_size=8), st.floats(0.01, 20), st.floats(0.01, 20), st.floats(0, 100),
     st.booleans(),
-)
+)  # fmt: skip
 def test_weights_and_remainder_sum_to_one(counts, first, second, tail, closed):
     sticks = Sticks.from_counts((first, second), np.array(counts), tail, closed=closed)
     assert sticks.weights.sum() + sticks.remainder == pytest.approx(1.0)

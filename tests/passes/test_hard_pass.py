@@ -25,14 +25,9 @@ from reference import assign as reference
 
 
 def walk(
-    matrix: Any,
-    path: list[Rows],
-    *,
-    weights: Rows | None = None,
-    unit_rows: bool = False,
-    n_threads: int = 1,
+    matrix: Any, path: list[Rows], *, weights: Rows | None = None, unit_rows: bool = False, n_threads: int = 1,
     wants: tuple[str, ...] = ("sums",),
-) -> list[int]:
+) -> list[int]:  # fmt: skip
     """Exact passes along a path of centres, each compared with the reference; the distances each pass took."""
     shard = CpuShard(matrix, weights, unit_rows=unit_rows, n_threads=n_threads)
     rows = reference.as_seen(matrix, unit_rows=unit_rows)

@@ -39,12 +39,10 @@ def hard_pass(rows: F64, weights: F64, centers: F64, before: NDArray[np.integer]
     member = labels[:, None] == np.arange(C)  # (N, C)
     votes = weights[:, None] * member
     statistics = HardStatistics(
-        sums=votes.T @ rows,
-        counts=votes.sum(axis=0),
+        sums=votes.T @ rows, counts=votes.sum(axis=0),
         objective=float(weights @ np.sum((rows - centers[labels]) ** 2, axis=1)),
-        n_changed=int(np.sum(labels != before)),
-        n_distances=len(rows) * C,
-    )
+        n_changed=int(np.sum(labels != before)), n_distances=len(rows) * C,
+    )  # fmt: skip
     return labels, statistics
 
 

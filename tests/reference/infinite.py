@@ -77,14 +77,9 @@ class Cycle:
 
 
 def cycle(
-    rows: F64,
-    weights: F64,
-    alpha: tuple[float, float],
-    sticks: F64,
-    components: list[NormalWishart],
-    prior: NormalWishart,
-    n_tail: int = 400,
-) -> Cycle:
+    rows: F64, weights: F64, alpha: tuple[float, float], sticks: F64, components: list[NormalWishart],
+    prior: NormalWishart, n_tail: int = 400,
+) -> Cycle:  # fmt: skip
     """Eqs. 6 to 8, 14 to 18; components are not sorted."""
     T = len(components)
     everything = components + [prior] * n_tail
@@ -100,12 +95,9 @@ def cycle(
     counts = weights @ q
     updated = np.array([[alpha[0] + counts[i], alpha[1] + counts[i + 1 :].sum()] for i in range(T)])
     return Cycle(
-        float(divergence - weights @ log_normaliser),
-        q[:, :T],
-        q[:, T:].sum(axis=1),
-        updated,
+        float(divergence - weights @ log_normaliser), q[:, :T], q[:, T:].sum(axis=1), updated,
         [prior.update(rows, weights * q[:, i]) for i in range(T)],
-    )
+    )  # fmt: skip
 
 
 def beta_divergence(q: F64, p: tuple[float, float]) -> float:

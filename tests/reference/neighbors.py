@@ -131,14 +131,9 @@ def neighborhood_pass(
 
 
 def candidates_pass(
-    rows: F64,
-    weights: F64,
-    centers: F64,
-    graph: Graph,
-    search: Search,
-    labels: NDArray[np.int32],
+    rows: F64, weights: F64, centers: F64, graph: Graph, search: Search, labels: NDArray[np.int32],
     members: NDArray[np.int32],
-) -> HardStep:
+) -> HardStep:  # fmt: skip
     """C′ > 1: K(n) = the C′ closest of G(n); only the closest votes, and the former one if it is as close."""
     d2 = squared_distances(rows, centers)
     kept, pairs, n_distances = _choose(d2, np.sqrt(d2), weights, graph, search, members)
@@ -180,13 +175,10 @@ def kept_statistics(
     differences = rows[:, None, :] - mixture.means
     matrices = np.einsum("nc,ncd,nce->cde", votes, differences, differences)
     statistics = SoftStatistics(
-        counts=votes.sum(axis=0),
-        sums=np.einsum("nc,ncd->cd", votes, differences),
-        scatter=scatter_of(matrices, mixture.family.scatter),
-        log_likelihood=float(weights @ log_terms),
-        total_weight=float(weights.sum()),
-        n_distances=n_distances,
-    )
+        counts=votes.sum(axis=0), sums=np.einsum("nc,ncd->cd", votes, differences),
+        scatter=scatter_of(matrices, mixture.family.scatter), log_likelihood=float(weights @ log_terms),
+        total_weight=float(weights.sum()), n_distances=n_distances,
+    )  # fmt: skip
     return q, statistics
 
 

@@ -340,13 +340,10 @@ def test_a_new_start_forgets_the_old_trend() -> None:
 
 
 STAGES = [
-    Record(0, 0.1, 90.0, 0, stage="seeds"),
-    Record(0, 0.2, 70.0, 5, 40, stage="part"),
-    Record(0, 0.3, 60.0, 5, 30, stage="part"),
-    Record(1, 1.0, 65.0, 50, 100, stage="swaps"),
-    Record(2, 2.0, 60.0, 50, 50),
-    Record(3, 3.5, 59.0, 50, 20),
-]
+    Record(0, 0.1, 90.0, 0, stage="seeds"), Record(0, 0.2, 70.0, 5, 40, stage="part"),
+    Record(0, 0.3, 60.0, 5, 30, stage="part"), Record(1, 1.0, 65.0, 50, 100, stage="swaps"),
+    Record(2, 2.0, 60.0, 50, 50), Record(3, 3.5, 59.0, 50, 20),
+]  # fmt: skip
 
 
 def test_the_forecast_begins_anew_with_every_stage() -> None:
@@ -405,14 +402,12 @@ def _press_ctrl_c(estimator: Any, record: Any) -> None:
 
 X_CTRL_C = np.random.default_rng(1).normal(size=(600, 3))
 CENTROIDS = [
-    globular.KMeans(9, tol=0, random_state=0),
-    globular.KMeans(9, algorithm="lloyd", n_init=2, random_state=0),
-    globular.KMeans(40, algorithm="probing", random_state=0),
-    globular.VariationalKMeans(9, random_state=0),
+    globular.KMeans(9, tol=0, random_state=0), globular.KMeans(9, algorithm="lloyd", n_init=2, random_state=0),
+    globular.KMeans(40, algorithm="probing", random_state=0), globular.VariationalKMeans(9, random_state=0),
     globular.VariationalKMeans(9, n_candidates=1, random_state=0),
     globular.NestedMiniBatchKMeans(9, batch_size=100, random_state=0),
     globular.NestedMiniBatchKMeans(9, batch_size=100, search="cells", random_state=0),
-]
+]  # fmt: skip
 MIXTURES = [
     globular.GaussianMixture(3, tol=0, random_state=0),
     globular.GaussianMixture(3, algorithm="chunky", random_state=0),

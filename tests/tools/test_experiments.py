@@ -268,12 +268,8 @@ def test_readers_pick_what_was_measured(tmp_path, capsys):
     )
     (found,) = readers.numbers(report)
     assert (found.report, found.section, found.row, found.column, found.value) == (
-        "paper",
-        "figure 1",
-        "10",
-        "ours",
-        "1.9 ×",
-    )
+        "paper", "figure 1", "10", "ours", "1.9 ×",
+    )  # fmt: skip
     readers.main(["--seed", "2", "-n", "3"])
     first = capsys.readouterr().out
     readers.main(["--seed", "2", "-n", "3"])

@@ -17,16 +17,10 @@ from globular.model.history import STAGES, History, Record
 finite = st.floats(allow_nan=False, allow_infinity=False)
 counts = st.integers(0, 2**62)
 records = st.builds(
-    Record,
-    iteration=st.integers(0, 10**6),
-    seconds=finite,
-    objective=finite,
-    n_distances=counts,
-    n_changed=st.none() | counts,
-    quantization_error=st.none() | finite,
-    stage=st.sampled_from(STAGES),
+    Record, iteration=st.integers(0, 10**6), seconds=finite, objective=finite, n_distances=counts,
+    n_changed=st.none() | counts, quantization_error=st.none() | finite, stage=st.sampled_from(STAGES),
     compile_seconds=finite,
-)
+)  # fmt: skip
 
 
 def falling(n: int) -> History:

@@ -29,6 +29,23 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: item.path.name not in LONGEST_FILES)
 
 
+@pytest.fixture
+def watch(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[Any]]:
+    """`watch(owner, name, what)` is a list of `what` of the arguments of every call of that function from now on."""
+
+    def watched(owner: Any, name: str, what: Callable[..., Any] = lambda *given, **named: given) -> list[Any]:
+        seen, function = list[Any](), getattr(owner, name)
+
+        def called(*given: Any, **named: Any) -> Any:
+            seen.append(what(*given, **named))
+            return function(*given, **named)
+
+        monkeypatch.setattr(owner, name, called)
+        return seen
+
+    return watched
+
+
 @pytest.fixture(scope="session")
 def real_data() -> Callable[[str], Any]:
     """`real_data("mnist")` is the opened .npz of that data set; the test is skipped where it is not to be had.

@@ -16,6 +16,15 @@ def blobs(n: int = 300, C: int = 5, D: int = 4, seed: int = 0, spread: float = 1
     return centers[np.minimum(random.geometric(0.3, size=n) - 1, C - 1)] + spread * random.normal(size=(n, D))
 
 
+def raising(error: type[BaseException] | BaseException) -> Any:
+    """A function that raises this whatever it is given."""
+
+    def function(*_: Any, **__: Any) -> Any:
+        raise error
+
+    return function
+
+
 def corners(n: int = 600, C: int = 4, D: int = 2, apart: float = 8.0, seed: int = 0) -> tuple[Rows, NDArray[np.int64]]:
     """Round clusters of one size around corners of a cube, in turn, and the cluster of each row."""
     random = np.random.default_rng(seed)

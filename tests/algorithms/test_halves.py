@@ -98,16 +98,9 @@ def test_halves_and_random_numbers_go_on_after_saving_and_on_any_threads(tmp_pat
         model.partial_fit(X)
 
 
-def test_every_batch_draws_other_cells(monkeypatch: pytest.MonkeyPatch) -> None:
-    X, drawn = apart(2000, 30), []
-
-    def draw_cells(shard: Any, centers: Any, rng: np.random.Generator) -> Any:
-        drawn.append(rng.bit_generator.state["state"]["state"])
-        return original(shard, centers, rng)
-
-    original = nested.draw_cells
-    monkeypatch.setattr(nested, "draw_cells", draw_cells)
-    streamed(NestedMiniBatchKMeans(30, search="cells", random_state=0), X, 500)
+def test_every_batch_draws_other_cells(watch: Any) -> None:
+    drawn = watch(nested, "draw_cells", lambda shard, centers, rng: rng.bit_generator.state["state"]["state"])
+    streamed(NestedMiniBatchKMeans(30, search="cells", random_state=0), apart(2000, 30), 500)
     assert len(set(drawn)) == len(drawn) >= 4
 
 

@@ -122,16 +122,10 @@ def test_the_part_has_rows_for_all_parameters() -> None:
 
 @pytest.mark.parametrize(("components_per_step", "searched"), [(10**9, False), (1, True)])
 @pytest.mark.parametrize("n", [1200, 2 * pipeline.FEWEST_ROWS])
-def test_a_search_is_as_long_as_the_em_before_it(n, components_per_step, searched, monkeypatch):
+def test_a_search_is_as_long_as_the_em_before_it(n, components_per_step, searched, monkeypatch, watch):
     X = np.repeat(rows(n), 8, axis=1)  # dear enough for a search of all rows
-    limits: list[int] = []
-
-    def watched(part: Any, start: Any, options: Any, max_steps: int, rng: Any) -> Any:
-        limits.append(max_steps)
-        return search_by_moves(part, start, options, max_steps, rng)
-
+    limits = watch(pipeline, "search_by_moves", lambda part, start, options, max_steps, rng: max_steps)
     monkeypatch.setattr(pipeline, "COMPONENTS_PER_STEP", components_per_step)
-    monkeypatch.setattr(pipeline, "search_by_moves", watched)
     result_of(search_start(CpuShard(X), 6, "full", EMOptions(), np.random.default_rng(0)))
     assert [limit >= SHORTEST for limit in limits] == [True] * searched
 
@@ -157,16 +151,9 @@ def test_few_components_of_few_rows_are_settled_by_kmeans(k: int) -> None:
 
 
 @pytest.mark.parametrize("most", [64 * 32, 64 * 32 - 1])
-def test_kmeans_is_searched_where_few_rows_suffice(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kmeans_is_searched_where_few_rows_suffice(most: int, monkeypatch: pytest.MonkeyPatch, watch: Any) -> None:
     """Both ways give means of the part; one row less a component, and steps over all of it follow the seeds."""
-    sizes: list[int] = []
-
-    def searched(part: Any, n: int, n_components: int, rng: Any) -> Any:
-        sizes.append(n)
-        return search_few(part, n, n_components, rng)
-
-    search_few = pipeline._search_few
-    monkeypatch.setattr(pipeline, "_search_few", searched)
+    sizes = watch(pipeline, "_search_few", lambda part, n, n_components, rng: n)
     monkeypatch.setattr(pipeline, "FEW_NUMBERS", 3 * most)
     X = rows(3000)
     centers = result_of(pipeline._kmeans(CpuShard(X), 64, 1.0, np.random.default_rng(0)))

@@ -57,15 +57,8 @@ def test_a_prior_that_is_right_stays_and_one_that_inflates_is_weakened() -> None
     assert right.log_density > inflated.log_density
 
 
-def test_weaker_priors_are_tried_while_they_are_better(monkeypatch: pytest.MonkeyPatch) -> None:
-    X, tried = rows(2000), []
-    weakened = GaussianPrior.weakened
-
-    def note(self: GaussianPrior, share: float) -> GaussianPrior:
-        tried.append(share)
-        return weakened(self, share)
-
-    monkeypatch.setattr(GaussianPrior, "weakened", note)
+def test_weaker_priors_are_tried_while_they_are_better(watch: Any) -> None:
+    X, tried = rows(2000), watch(GaussianPrior, "weakened", lambda prior, share: share)
     chosen(X, prior_of(X, truth(X).covariances[0], 400.0))
     assert tried == [1.0, 0.3]
     tried.clear()

@@ -330,14 +330,9 @@ def test_hubness_counts_pairs_of_rows() -> None:
 
 
 @pytest.mark.parametrize("times", [0.99, 1.01])
-def test_seeds_may_be_drawn_in_from_a_hubness_on(times: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    module, asked = import_module("globular.algorithms.seeding.hierarchical"), list[int]()
-
-    def watched(quotas: np.ndarray, dimension: float) -> np.ndarray:
-        asked.append(len(quotas))
-        return reach(quotas, dimension)
-
-    monkeypatch.setattr(module, "reach", watched)
+def test_seeds_may_be_drawn_in_from_a_hubness_on(times: float, monkeypatch: pytest.MonkeyPatch, watch: Any) -> None:
+    module = import_module("globular.algorithms.seeding.hierarchical")
+    asked = watch(module, "reach")
     monkeypatch.setattr(module, "hubness", lambda sizes: times * module.HUBS)
     X = np.random.default_rng(0).normal(size=(2000, 50))
     result_of(methods.hierarchical(CpuShard(X), 12, np.random.default_rng(0)))

@@ -172,19 +172,13 @@ def test_what_a_split_gains_is_what_it_lowers_the_objective_by() -> None:
 
 
 @pytest.mark.parametrize("max_iter", [1, 2, 3, 5, 60])
-def test_iterations_may_come_before_swaps(max_iter: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_iterations_may_come_before_swaps(max_iter: int, watch: Any) -> None:
     grid = datasets.birch_grid(15, 40, random_state=0)
     shard = CpuShard(grid.X)
     centers, random = seeded(shard, 225)
     options = ProbingOptions(4, max_iter, 1e-3, swap_probes=4, swap_gain=5e-3, settles=True)
     steps: list[Step[Any]] = []
-    begun: list[int] = []
-
-    def note_and_swap(*args: Any, **options: Any) -> Any:
-        begun.append(len(steps))
-        return swap_seeds(*args, **options)
-
-    monkeypatch.setattr(swaps, "swap_seeds", note_and_swap)
+    begun = watch(swaps, "swap_seeds", lambda *_, **__: len(steps))
     for step in swap_and_step(shard, centers, options, random):
         steps.append(step)
     assert [step.iteration for step in steps] == list(range(1, len(steps) + 1)) and len(steps) <= max_iter

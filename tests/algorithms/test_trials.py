@@ -154,19 +154,12 @@ def test_no_worse_than_the_best_of_ten_starts() -> None:
 
 
 @pytest.mark.parametrize(("n_columns", "is_few"), [(64, True), (96, False)])
-def test_a_first_part_of_few_rows_is_searched_from_every_start(n_columns, is_few, monkeypatch):
+def test_a_first_part_of_few_rows_is_searched_from_every_start(n_columns, is_few, monkeypatch, watch):
     """A part of about 4,096 rows is few rows up to 64 columns; well beyond, only the best start is searched."""
     monkeypatch.setattr(coreset, "FEWEST_PART_ROWS", (4096, 4096))
     monkeypatch.setattr(pipeline, "ENDS_ALIKE", 9)
     monkeypatch.setattr(pipeline, "enter_subspace", lambda *_args, **_kwargs: None)
-    searches = []
-    search = pipeline.search_few_rows
-
-    def noted(*args: Any) -> Any:
-        searches.append(args[0].n_rows)
-        return search(*args)
-
-    monkeypatch.setattr(pipeline, "search_few_rows", noted)
+    searches = watch(pipeline, "search_few_rows", lambda part, *_: part.n_rows)
     X = groups(n=16_400, k=12, d=n_columns).astype(np.float32)
     model = KMeans(8, random_state=0).fit(X)
     assert len(searches) == (8 if is_few else 0) and all(n <= 4096 for n in searches)
@@ -174,32 +167,19 @@ def test_a_first_part_of_few_rows_is_searched_from_every_start(n_columns, is_few
 
 
 @pytest.mark.parametrize(("k", "n_starts"), [(2, 4), (3, 6), (4, 8), (16, 4), (64, 1)])
-def test_the_fewer_clusters_the_more_starts(k: int, n_starts: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = []
-    best_start = pipeline._best_start
-
-    def noted(*args: Any) -> Any:
-        asked.append(args[2])
-        return best_start(*args)
-
-    monkeypatch.setattr(pipeline, "_best_start", noted)
+def test_the_fewer_clusters_the_more_starts(k: int, n_starts: int, watch: Any) -> None:
+    asked = watch(pipeline, "_best_start", lambda *given: given[2])
     KMeans(k, random_state=0).fit(groups(n=40_000, k=12, d=2))
     assert asked == [n_starts]
 
 
 @pytest.mark.parametrize(("alike", "n_searches"), [(1e-4, 3), (-1.0, 8)])
-def test_starts_end_when_three_searches_end_alike(alike, n_searches, monkeypatch):
+def test_starts_end_when_three_searches_end_alike(alike, n_searches, monkeypatch, watch):
     assert (pipeline.ENDS_ALIKE, pipeline.SAME_ERROR) == (3, 1e-4)
     monkeypatch.setattr(pipeline, "SAME_ERROR", alike)
-    n, search = [], pipeline.search_few_rows
-
-    def counted(*args: Any) -> Any:
-        n.append(1)
-        return search(*args)
-
-    monkeypatch.setattr(pipeline, "search_few_rows", counted)
+    searches = watch(pipeline, "search_few_rows")
     KMeans(4, random_state=0).fit(groups(n=40_000, k=4, d=2))
-    assert len(n) == n_searches
+    assert len(searches) == n_searches
 
 
 def test_quality_has_a_meaning_and_tol_zero_ends_at_a_fixed_point() -> None:
@@ -255,15 +235,9 @@ def test_more_clusters_have_fewer_trials() -> None:
 
 
 @pytest.mark.parametrize(("growth", "share"), [(2, 1 / 3), (3, 2 / 3), (4, 1.0), (16, 1.0)])
-def test_trials_are_left_to_a_next_part_that_is_hardly_larger(growth, share, monkeypatch):
+def test_trials_are_left_to_a_next_part_that_is_hardly_larger(growth: int, share: float, watch: Any) -> None:
     assert pipeline.LEFT_TO_NEXT == (1.0, 4.0)
-    asked, search = [], pipeline.search_by_trials
-
-    def noted(shard: Any, centers: Any, options: Any, tried: TrialOptions, rng: Any) -> Any:
-        asked.append(tried.max_trials)
-        return search(shard, centers, options, tried, rng)
-
-    monkeypatch.setattr(pipeline, "search_by_trials", noted)
+    asked = watch(pipeline, "search_by_trials", lambda shard, centers, options, tried, rng: tried.max_trials)
     X, rng = groups(n=200 * growth), np.random.default_rng(0)
     best = last_step(probing_kmeans(CpuShard(X), X[:30].copy(), EXACTLY, rng))
     parts: list[Any] = [CpuShard(X[:200]), CpuShard(X)]
@@ -273,14 +247,8 @@ def test_trials_are_left_to_a_next_part_that_is_hardly_larger(growth, share, mon
 
 
 @pytest.mark.parametrize(("k", "factor"), [(191, 1.0), (192, 1.0), (288, 1.5), (384, 2.0), (450, 2.0)])
-def test_after_swaps_of_many_iterations_have_to_gain_more(k, factor, monkeypatch):
-    asked, search = [], trials.search_by_trials
-
-    def noted(shard: Any, centers: Any, options: ProbingOptions, tried: Any, rng: Any) -> Any:
-        asked.append(options.min_gain)
-        return search(shard, centers, options, tried, rng)
-
-    monkeypatch.setattr(trials, "search_by_trials", noted)
+def test_after_swaps_of_many_iterations_have_to_gain_more(k: int, factor: float, watch: Any) -> None:
+    asked = watch(trials, "search_by_trials", lambda shard, centers, options, tried, rng: options.min_gain)
     X, rng = groups(n=1000, k=500), np.random.default_rng(0)
     last_step(trials.swap_and_search(CpuShard(X), X[:k].copy(), EXACTLY, TrialOptions(), rng))
     assert asked == pytest.approx([factor * EXACTLY.min_gain])

@@ -185,16 +185,9 @@ def test_noise_is_refused() -> None:
         GaussianMixture(2, noise=True).partial_fit(np.eye(8))
 
 
-def test_every_batch_draws_cells_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_batch_draws_cells_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, watch: Any) -> None:
     """The same cells would miss the same components again; a model that was saved midway draws what it would have."""
-    drawn: list[Any] = []
-
-    def note(shard: Any, means: Any, rng: np.random.Generator) -> Any:
-        drawn.append(rng.bit_generator.state["state"]["state"])
-        return draw_cells(shard, means, rng)
-
-    draw_cells = probing.draw_cells
-    monkeypatch.setattr(probing, "draw_cells", note)
+    drawn = watch(probing, "draw_cells", lambda shard, means, rng: rng.bit_generator.state["state"]["state"])
     monkeypatch.setattr("globular.estimators.mixture.VARIATIONAL_FROM", C)
     X = rows_of(4000)
     model = GaussianMixture(C, covariance_type="diag", random_state=0).fit(X[:1000])

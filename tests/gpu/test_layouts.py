@@ -20,7 +20,7 @@ from globular.errors import DataError, MemoryBudgetError  # noqa: E402
 from globular.passes.cpu import CpuShard  # noqa: E402
 from globular.passes.torch import StreamedShard, TorchShard, opening  # noqa: E402
 from globular.seam.passes import Assign, Moments  # noqa: E402
-from makers import blobs, weights_for  # noqa: E402
+from makers import blobs, raising, weights_for  # noqa: E402
 from split import SplitShard  # noqa: E402
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -149,9 +149,7 @@ def test_memory_is_refused_beforehand_with_its_size(monkeypatch: pytest.MonkeyPa
 def test_a_fit_after_one_that_ran_out_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     model = KMeans(520, random_state=0, device=NAME)
 
-    def out_of_memory(*given: Any) -> None:
-        raise torch.OutOfMemoryError("CUDA out of memory.")
-
+    out_of_memory = raising(torch.OutOfMemoryError("CUDA out of memory."))
     with monkeypatch.context() as there:
         there.setitem(TorchShard._handlers, (Moments, None), out_of_memory)
         with pytest.raises(MemoryBudgetError, match="too little memory left for Moments"):

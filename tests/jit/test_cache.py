@@ -16,6 +16,7 @@ from numba import types
 import globular
 from globular.jit import cache, inline, kernel, sources
 from globular.jit.functions import compiler
+from makers import raising
 
 HELPER = "from globular.jit import inline\n@inline\ndef added(x):\n    return x + {}\n"
 CALLER = """
@@ -156,12 +157,9 @@ def test_a_full_disk_costs_nothing_but_the_files(monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_user_without_a_home_keeps_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    def no_home(_: Path) -> Path:
-        raise RuntimeError("Could not determine home directory.")
-
     monkeypatch.delenv("NUMBA_CACHE_DIR", raising=False)
     assert cache.base() is not None
-    monkeypatch.setattr(Path, "expanduser", no_home)
+    monkeypatch.setattr(Path, "expanduser", raising(RuntimeError("Could not determine home directory.")))
     assert cache.base() is None
 
 

@@ -20,7 +20,7 @@ from globular.passes.cpu.engine.score import CENTER_CHUNK
 from globular.passes.cpu.shard import OFFSET_ROWS
 from globular.seam.passes import Assign, Farthest, Relabel, ScatterLabels
 from globular.threads import pool
-from makers import SHARD_FORMS, Rows, blobs, in_form, lattice, weights_for
+from makers import SHARD_FORMS, Rows, blobs, in_form, lattice, raising, weights_for
 from reference import assign as reference
 
 
@@ -254,11 +254,8 @@ def test_an_interrupted_pass_leaves_nothing_half_known(monkeypatch: pytest.Monke
     shard = CpuShard(rows)
     shard.run(Assign(rows[:5]))
 
-    def interrupted(*_: Any) -> None:
-        raise KeyboardInterrupt
-
     with monkeypatch.context() as patch:
-        patch.setattr(exact, "assign_spans", interrupted)
+        patch.setattr(exact, "assign_spans", raising(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             shard.run(Assign(rows[5:10]))
     before = shard.labels.copy()
@@ -277,15 +274,9 @@ def test_centers_changed_in_place_are_noticed() -> None:
     np.testing.assert_array_equal(shard.labels, reference.closest_centers(rows, centers))
 
 
-def test_labels_of_many_centers_are_work_for_many_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_labels_of_many_centers_are_work_for_many_threads(monkeypatch: pytest.MonkeyPatch, watch: Any) -> None:
     """Sums are a reason for few spans; a pass that wants labels alone has none."""
-    threads, make = [], on_rows.new_queue
-
-    def noted(n_threads: int = 1) -> Any:
-        threads.append(n_threads)
-        return make(n_threads)
-
-    monkeypatch.setattr(on_rows, "new_queue", noted)
+    threads = watch(on_rows, "new_queue", lambda n_threads=1: n_threads)
     monkeypatch.setattr(pool, "WAKING", 1e-5)  # as with the library
     X = np.random.default_rng(0).normal(size=(20_000, 4)).astype(np.float32)
     CpuShard(X, n_threads=16).run(Assign(X[:2000].astype(np.float64), want="labels"))

@@ -23,6 +23,7 @@ from globular.errors import CheckpointWarning, DataError, FitInterruptedWarning
 from globular.jit import new_queue, share_kernel
 from globular.model.history import History, Record
 from globular.persistence import load, read_info
+from makers import raising
 
 
 class Counting(BaseEstimator):
@@ -275,11 +276,8 @@ def test_the_terminal_comes_back_when_the_fit_dies_and_another_begins() -> None:
     console = terminal()
     progress = Progress(console)
 
-    def interrupt(estimator: Any, record: Record) -> None:
-        raise KeyboardInterrupt
-
     with pytest.raises(KeyboardInterrupt):
-        Counting(callbacks=[progress, interrupt]).fit()
+        Counting(callbacks=[progress, raising(KeyboardInterrupt)]).fit()
     Counting(callbacks=progress).fit()
     text = written(console)
     assert text.count("\x1b[?25l") == text.count("\x1b[?25h") == 2
@@ -389,13 +387,10 @@ def test_durations_read_naturally(seconds: float | None, text: str) -> None:
 def test_a_warning_points_at_the_users_line(call: str) -> None:
     with pytest.warns(ConvergenceWarning, match="distinct clusters") as caught:
         getattr(globular.KMeans(3), call)(np.ones((9, 2)))
+    pressed = globular.KMeans(3, callbacks=raising(KeyboardInterrupt))
     with pytest.warns(FitInterruptedWarning) as interrupted:
-        getattr(globular.KMeans(3, callbacks=_press_ctrl_c), call)(np.random.default_rng(0).normal(size=(50, 2)))
+        getattr(pressed, call)(np.random.default_rng(0).normal(size=(50, 2)))
     assert {warning.filename for warning in (*caught, *interrupted)} == {__file__}
-
-
-def _press_ctrl_c(estimator: Any, record: Any) -> None:
-    raise KeyboardInterrupt
 
 
 # --- Ctrl-C

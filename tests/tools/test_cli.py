@@ -24,6 +24,7 @@ from globular.cli.main import run
 from globular.cli.options import Model
 from globular.datasets import many_blobs, separated_mixture
 from globular.estimators import running
+from makers import raising
 
 
 @pytest.fixture
@@ -194,10 +195,8 @@ def test_resume_without_a_model_starts(data: Path, tmp_path: Path, capsys: pytes
 def test_checkpoints_that_cannot_be_written_are_a_line_and_a_model_that_cannot_is_an_error(
     data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(*arguments: Any) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr("globular.persistence.folder._write_safetensors", fail)
+    full = raising(OSError(errno.ENOSPC, "No space left on device"))
+    monkeypatch.setattr("globular.persistence.folder._write_safetensors", full)
     again = ["fit", data, "-k", 20, "-o", tmp_path / "m", "--checkpoint-every", 1e-6, "-q"]
     assert command(*again) == 2
     lines = capsys.readouterr().err.splitlines()

@@ -26,6 +26,7 @@ from globular.data.blocks import Source
 from globular.data.formats import described
 from globular.errors import DataError, MemoryBudgetError, MissingExtraError
 from globular.io import open_source, supported_formats, write_array
+from makers import raising
 
 RNG = np.random.default_rng(7)
 X = np.round(RNG.random((53, 4)) * 200, 2).astype(np.float32)
@@ -209,16 +210,9 @@ def test_reading_in_blocks_holds_one_block(tmp_path: Path, monkeypatch: pytest.M
         assert peak < rows.nbytes / 4, suffix
 
 
-def test_parquet_reads_only_the_row_groups_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parquet_reads_only_the_row_groups_needed(tmp_path: Path, watch: Any) -> None:
     source = open_source(write_case("parquet", False, tmp_path))
-    read: list[int] = []
-    original = ArrowSource._pieces
-
-    def recorded(self: ArrowSource, segment: int, *rest: int) -> Any:
-        read.append(segment)
-        return original(self, segment, *rest)
-
-    monkeypatch.setattr(ArrowSource, "_pieces", recorded)
+    read = watch(ArrowSource, "_pieces", lambda source, segment, *_: segment)
     source.take(np.array([52, 1, 45, 3]))
     assert read == [0, 4, 5]
     read.clear()
@@ -700,10 +694,7 @@ def test_failed_write_leaves_the_old_file(suffix: str, tmp_path: Path, monkeypat
     write_array(path, X)
     before = path.read_bytes()
 
-    def full_disk(descriptor: int) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(os, "fsync", full_disk)
+    monkeypatch.setattr(os, "fsync", raising(OSError(28, "No space left on device")))
     with pytest.raises(DataError, match=rf"x\{suffix}: cannot be written \(No space left"):
         write_array(path, X * 2)
     assert path.read_bytes() == before
@@ -837,13 +828,10 @@ def test_h5_that_declares_too_much_is_refused(tmp_path: Path) -> None:
 
 
 def test_memory_that_is_not_there_is_a_data_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def exhausted(*_: Any, **__: Any) -> None:
-        raise MemoryError
-
     write_svm(tmp_path / "x.svm", X)
     np.savez(tmp_path / "x.npz", X=X)
-    monkeypatch.setattr("globular.data.formats._load_svmlight", exhausted)
-    monkeypatch.setattr("globular.data.binary_files.ArraySource", exhausted)
+    for name in ("formats._load_svmlight", "binary_files.ArraySource"):
+        monkeypatch.setattr(f"globular.data.{name}", raising(MemoryError))
     for name in ("x.svm", "x.npz"):
         with pytest.raises(DataError, match=rf"{name}: (asks for more memory|cannot be read \(out of memory)"):
             open_source(tmp_path / name)

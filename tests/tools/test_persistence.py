@@ -26,6 +26,7 @@ from globular.errors import DataError
 from globular.model.history import History, Record
 from globular.persistence import check_destination, is_model, load, read_info, save
 from globular.persistence import folder as folders
+from makers import raising
 
 
 class Toy(BaseEstimator):
@@ -251,11 +252,7 @@ def test_what_is_not_a_model_is_never_replaced(tmp_path: Path) -> None:
 @pytest.mark.parametrize("new", [False, True])
 def test_a_failed_write_leaves_the_old_model_and_no_litter(model_folder, monkeypatch, new):
     before = contents(model_folder)
-
-    def fail(handle: int) -> None:
-        raise OSError(errno.ENOSPC, "disk full")
-
-    monkeypatch.setattr("os.fsync", fail)
+    monkeypatch.setattr("os.fsync", raising(OSError(errno.ENOSPC, "disk full")))
     with pytest.raises(DataError, match=r"could not be written \(disk full\)"):
         save(Toy(n_clusters=99).fit(), model_folder.with_name("other") if new else model_folder)
     assert contents(model_folder) == before

@@ -31,6 +31,7 @@ from globular.errors import DataError
 from globular.model.history import STAGES, History, Record
 from globular.report import percent, pictures, write_report
 from globular.report.clusters import centers_of, describe_clusters, project, scan
+from makers import raising
 from tests.browser import Browser, find_browser
 
 X = many_blobs(600, 12, 5, unevenness=0.8, random_state=0).X
@@ -298,11 +299,7 @@ def test_bad_input_is_refused_and_nothing_is_left(model: Any, tmp_path: Path) ->
 def test_an_old_page_survives_a_failure(model: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     page = write_report(model, tmp_path / "report.html")
     before = page.read_bytes()
-
-    def full(self: Path, target: Path) -> Path:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(Path, "replace", full)
+    monkeypatch.setattr(Path, "replace", raising(OSError(28, "No space left on device")))
     with pytest.raises(DataError, match="No space left"):
         write_report(model, page, title="another")
     assert page.read_bytes() == before and list(tmp_path.iterdir()) == [page]

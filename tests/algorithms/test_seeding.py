@@ -24,7 +24,7 @@ from globular.data.open import as_source
 from globular.passes.cpu import CpuShard
 from globular.passes.many import StreamShard
 from globular.seam.passes import AddSeeds
-from reference.seeds import pairwise
+from reference.assign import squared_distances
 from split import SplitShard
 
 Method = Callable[..., Any]
@@ -57,7 +57,7 @@ def blobs(n: int = 3000, n_blobs: int = 60, seed: int = 0) -> np.ndarray:
 
 
 def potential(X: np.ndarray, centers: np.ndarray) -> float:
-    return float(pairwise(np.asarray(X, float), np.asarray(centers, float)).min(axis=1).sum())
+    return float(squared_distances(np.asarray(X, float), np.asarray(centers, float)).min(axis=1).sum())
 
 
 def as_set(rows: np.ndarray) -> set[bytes]:
@@ -163,8 +163,8 @@ def test_as_many_distinct_centers_as_there_are_distinct_rows(name: str) -> None:
     for n_clusters in (30, 45):
         centers = METHODS[name](X, n_clusters, random_state=0)
         assert centers.shape == (n_clusters, 3)
-        assert pairwise(distinct, centers).min(axis=1).max() < 1e-25  # a mean of equal rows is rounded
-        assert pairwise(centers, distinct).min(axis=1).max() < 1e-25
+        assert squared_distances(distinct, centers).min(axis=1).max() < 1e-25  # a mean of equal rows is rounded
+        assert squared_distances(centers, distinct).min(axis=1).max() < 1e-25
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -182,7 +182,7 @@ def enumerate_draws(X: np.ndarray, weights: np.ndarray, seeds: list[int], n_more
     """Probability of every sequence of k-means++ draws, by the definition."""
     if n_more == 0:
         return {(): 1.0}
-    shares = weights * pairwise(X, X[seeds]).min(axis=1)
+    shares = weights * squared_distances(X, X[seeds]).min(axis=1)
     out = {}
     for i in np.flatnonzero(shares):
         for rest, chance in enumerate_draws(X, weights, [*seeds, int(i)], n_more - 1).items():
@@ -217,7 +217,7 @@ def test_batches_of_plus_plus_follow_d2_sampling_exactly() -> None:
     expected = enumerate_draws(X, weights, [0, 1, 2, 3], 2)
     assert agreement(drawn, expected) > 1e-3
     independent = dict.fromkeys(product(range(4, 10), repeat=2), 0.0)
-    shares = weights * pairwise(X, X[:4]).min(axis=1)
+    shares = weights * squared_distances(X, X[:4]).min(axis=1)
     for i, j in independent:
         independent[i, j] = shares[i] * shares[j] / shares.sum() ** 2
     assert agreement(drawn, independent) < 1e-6  # the test can tell the difference
@@ -274,13 +274,13 @@ def test_hierarchical_record(three_levels: bool, monkeypatch: pytest.MonkeyPatch
     assert np.array_equal(np.unique(seeds.labels), np.arange(200))  # no centre is without rows
     assert seeds.neighbors.shape == (200, 7) and seeds.neighbors.dtype == np.int32
     np.testing.assert_array_equal(seeds.neighbors[:, 0], np.arange(200))
-    between = pairwise(seeds.centers, seeds.centers)
+    between = squared_distances(seeds.centers, seeds.centers)
     own = np.take_along_axis(between, seeds.neighbors, axis=1)
     assert (np.diff(own, axis=1) >= -1e-9).all()
     assert all(len(set(row)) == 7 for row in seeds.neighbors.tolist())
     exact = np.sort(between, axis=1)[:, :7]
     assert np.isclose(own, exact).mean() > 0.8
-    distances = pairwise(X, seeds.centers)
+    distances = squared_distances(X, seeds.centers)
     assert (distances.argmin(axis=1) == seeds.labels).mean() > 0.8
     assert distances[np.arange(8000), seeds.labels].sum() < 1.3 * distances.min(axis=1).sum()
 
@@ -290,7 +290,7 @@ def test_hierarchical_leaves_no_remote_group_without_a_center() -> None:
     remote = rng.normal(scale=1000.0, size=(25, 3))
     X = np.concatenate([rng.normal(size=(20_000, 3)), np.repeat(remote, 4, axis=0) + rng.normal(size=(100, 3))])
     seeds = seeding.hierarchical(X, 100, random_state=0)
-    assert pairwise(remote, seeds.centers).min(axis=1).max() < 50.0
+    assert squared_distances(remote, seeds.centers).min(axis=1).max() < 50.0
 
 
 def test_hierarchical_gives_all_neighbors_there_are() -> None:

@@ -59,16 +59,13 @@ CUTS = [0, 150, 300, 310, 600, 900, 1000, 1200]
 """Seven partitions of uneven size."""
 
 
-def start_cluster(n_workers: int) -> LocalCluster:
-    """Worker processes of one thread each, quiet and without a dashboard."""
+def start_cluster(n_workers: int, *, processes: bool = True) -> LocalCluster:
+    """Workers of one thread each, quiet and without a dashboard."""
     return LocalCluster(
-        n_workers=n_workers,
-        threads_per_worker=1,
-        processes=True,
+        n_workers=n_workers, threads_per_worker=1, processes=processes, silence_logs=logging.CRITICAL,
         dashboard_address=":0",  # any free port: another cluster may have the usual one
-        silence_logs=logging.CRITICAL,
-        memory_limit="2GB",
-    )
+        memory_limit="2GB" if processes else 0,
+    )  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -594,10 +591,7 @@ def pause(dask_worker: Any) -> None:
 
 def test_workers_that_are_too_full_to_load_anything(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cluster_module, "PATIENCE_SECONDS", 1.5)
-    with LocalCluster(
-        n_workers=1, threads_per_worker=1, processes=False, dashboard_address=":0", memory_limit=0,
-        silence_logs=logging.CRITICAL,
-    ) as cluster, Client(cluster, set_as_default=False) as connected:  # fmt: skip
+    with start_cluster(1, processes=False) as cluster, Client(cluster, set_as_default=False) as connected:
         connected.run(pause)
         with pytest.raises(globular.errors.GlobularError, match="too full"):
             DaskShard(connected, collection_partitions(as_dask(blobs(N, D=D))))
@@ -607,9 +601,7 @@ def test_workers_that_are_too_full_to_load_anything(monkeypatch: pytest.MonkeyPa
 def test_a_cluster_that_goes_away_ends_a_fit_with_a_message(end: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cluster_module, "PATIENCE_SECONDS", 1.5)
     rows = blobs(N, C=20, D=D)
-    with LocalCluster(
-        n_workers=2, threads_per_worker=1, processes=False, dashboard_address=":0", silence_logs=logging.CRITICAL
-    ) as cluster, Client(cluster, set_as_default=False) as connected:  # fmt: skip
+    with start_cluster(2, processes=False) as cluster, Client(cluster, set_as_default=False) as connected:
         shard = DaskShard(connected, collection_partitions(as_dask(rows)))
         shard.run(Assign(rows[:9]))
         if end == "workers":
@@ -675,15 +667,14 @@ def test_cells_of_a_tree_are_made_again_from_few_changes(fragile: Client, monkey
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 def test_a_killed_worker_changes_nothing(fragile: Client) -> None:
     """SIGKILL in the middle of a fit: the same bits as without, whatever the state of the rows."""
-    client = fragile
     rows = blobs(N, C=20, D=D)
-    with client.as_current():
+    with fragile.as_current():
         for name in ("variational", "nested"):
             expected = MODELS[name]().fit(as_dask(rows))
             model = MODELS[name]()
             for record in model.fit_iter(as_dask(rows)):
                 if record.iteration == 3:
-                    kill_one(client)
+                    kill_one(fragile)
             assert fitted_arrays(model) == fitted_arrays(expected), name
 
 
@@ -757,14 +748,12 @@ def test_pages_of_the_documentation_run(client: Client, monkeypatch: pytest.Monk
 
 
 def test_a_worker_killed_in_the_middle_of_a_pass(fragile: Client) -> None:
-    client = fragile
     rows = blobs(N, C=20, D=D)
-    shard = DaskShard(client, collection_partitions(as_dask(rows)))
-    split = as_split(rows)
+    shard, split = DaskShard(fragile, collection_partitions(as_dask(rows))), as_split(rows)
     for each in (shard, split):
         each.run(AddSeeds(rows[:20]))
         each.run(Assign(rows[:30]))
-    victim = holder(client, shard)  # known beforehand: asking for it may take longer than the pass
+    victim = holder(fragile, shard)  # known beforehand: asking for it may take longer than the pass
     threading.Timer(0.4, os.kill, [victim, signal.SIGKILL]).start()
     assert shard.run(Bump(0, seconds=0.3)) == N  # counts as a change of state, and is replayed
     assert shard.n_repairs >= 1
@@ -775,9 +764,8 @@ def test_a_worker_killed_in_the_middle_of_a_pass(fragile: Client) -> None:
 
 
 def test_a_cut_log_is_made_up_for_by_one_exact_pass(fragile: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    client = fragile
     rows = blobs(N, C=20, D=D)
-    shard = DaskShard(client, collection_partitions(as_dask(rows)))
+    shard = DaskShard(fragile, collection_partitions(as_dask(rows)))
     monkeypatch.setattr(log_module, "LOG_BYTES", 3000)  # the centres of one or two passes
     graph = np.arange(40, dtype=np.int32)[:, None]
     search = globular.model.graph.Search(1, n_random=2, seed=0, estimate=False)
@@ -785,7 +773,7 @@ def test_a_cut_log_is_made_up_for_by_one_exact_pass(fragile: Client, monkeypatch
     before = np.inf
     for iteration in range(6):
         if iteration == 4:
-            os.kill(holder(client, shard), signal.SIGKILL)
+            os.kill(holder(fragile, shard), signal.SIGKILL)
         statistics = shard.run(Assign(rows[:40], Neighbors(graph, search)))
         assert statistics.objective <= before
         assert statistics.counts.sum() == N
@@ -827,10 +815,7 @@ def test_results_do_not_depend_on_the_number_of_workers() -> None:
     rows = blobs(N, C=20, D=D)
     found = []
     for n_workers in (1, 5):
-        with LocalCluster(
-            n_workers=n_workers, threads_per_worker=1, processes=False, dashboard_address=":0",
-            silence_logs=logging.CRITICAL,
-        ) as cluster, Client(cluster, set_as_default=False) as connected:  # fmt: skip
+        with start_cluster(n_workers, processes=False) as cluster, Client(cluster, set_as_default=False) as connected:
             shard = DaskShard(connected, collection_partitions(as_dask(rows, list(range(0, N + 1, 120)))))
             assert len(set(shard.owners)) == n_workers
             steps = list(lloyd(shard, rows[:30], KMeansOptions(max_iter=4)))

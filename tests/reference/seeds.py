@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from globular.model.cells import CellTree
 from globular.model.statistics import F64, HardStatistics
+from reference.assign import squared_distances
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,14 +22,9 @@ class SeedDistances:
     """Σ w d²."""
 
 
-def pairwise(rows: F64, centers: F64) -> F64:
-    """‖x − m‖² in the difference form, (N, C)."""
-    return ((rows[:, None, :] - centers[None, :, :]) ** 2).sum(axis=2)
-
-
 def seed_distances(rows: F64, weights: F64, seeds: F64) -> SeedDistances:
     """What the state of `AddSeeds` must be after these seeds, in any batches."""
-    distances = pairwise(rows, seeds)
+    distances = squared_distances(rows, seeds)
     d2 = distances.min(axis=1)
     return SeedDistances(d2, distances.argmin(axis=1), float(weights @ d2))
 
@@ -41,7 +37,7 @@ def blended(rows: F64, weights: F64, seeds: F64, of_seeds: F64, share: float) ->
 
 def trial_potentials(rows: F64, weights: F64, d2: F64, centers: F64) -> F64:
     """Σ w min(d², ‖x − m‖²) for each trial."""
-    return weights @ np.minimum(d2[:, None], pairwise(rows, centers))
+    return weights @ np.minimum(d2[:, None], squared_distances(rows, centers))
 
 
 def locate(shares: F64, masses: F64) -> NDArray[np.intp]:

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
@@ -55,7 +55,6 @@ def test_single_rows_are_exact_em(covariance_type: str) -> None:
     np.testing.assert_allclose(ours[-1].model.mixture.covariances, theirs[-1].model.covariances, rtol=1e-8, atol=1e-8)
 
 
-@settings(deadline=None, max_examples=40)
 @given(
     covariance_type=st.sampled_from(TYPES), refine=st.sampled_from(["batch", "best_first"]),
     C_prime=st.sampled_from([None, 2]), learned_weights=st.booleans(),

@@ -7,7 +7,7 @@ from operator import add
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from numpy.typing import NDArray
@@ -143,7 +143,6 @@ def test_soft_pass_refuses_sparse_rows() -> None:
         shard.run(Expect(isotropic_mixture(np.zeros((1, 3)), 1.0, "diag")))
 
 
-@settings(deadline=None, max_examples=50)
 @given(
     arrays(np.float64, st.tuples(st.integers(1, 5), st.integers(1, 19)), elements=st.floats(-2e3, 2e3)),
     st.sampled_from([-np.inf, -2e3, 0.0, 2e3]),
@@ -162,7 +161,6 @@ def path(rows: Rows, start: GaussianParameters, options: EMOptions, weights: Row
     return [step.objective for step in em(CpuShard(rows, weights), start, options)]
 
 
-@settings(deadline=None, max_examples=40)
 @given(
     covariance_type=st.sampled_from(TYPES),
     learned_weights=st.booleans(),

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.cluster import KMeans as SklearnKMeans
 
@@ -82,7 +82,6 @@ def test_one_iteration_is_a_few_lines_of_numpy() -> None:
 
 
 @given(st.integers(0, 2**32 - 1), st.integers(1, 60), st.integers(1, 4), st.booleans(), st.booleans())
-@settings(max_examples=60, deadline=None)
 def test_the_objective_never_rises(seed: int, n: int, D: int, unit: bool, weighted: bool) -> None:
     random = np.random.default_rng(seed)
     C = int(random.integers(1, n + 1))
@@ -121,7 +120,6 @@ def test_clusters_asked_for_are_clusters_given(form: str, weighted: bool, unit: 
 
 
 @given(st.integers(0, 2**32 - 1), st.integers(2, 25))
-@settings(max_examples=60, deadline=None)
 def test_as_many_clusters_as_distinct_rows(seed: int, n_distinct: int) -> None:
     """Whatever the start and the copies of each row, k distinct rows make k clusters, each a place of its own."""
     random = np.random.default_rng(seed)

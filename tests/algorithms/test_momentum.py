@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from globular.algorithms.kmeans.centers import CenterUpdate
@@ -15,7 +15,6 @@ def lengths(vectors: Any) -> Any:
     return np.linalg.norm(vectors, axis=1)
 
 
-@settings(max_examples=50, deadline=None)
 @given(st.integers(0, 10_000), st.integers(1, 6), st.integers(1, 5))
 def test_centers_stay_in_the_ball_that_cannot_raise_the_objective(seed: int, n_clusters: int, n_columns: int) -> None:
     random = np.random.default_rng(seed)
@@ -31,7 +30,6 @@ def test_centers_stay_in_the_ball_that_cannot_raise_the_objective(seed: int, n_c
         centers, last = beyond, means
 
 
-@settings(max_examples=50, deadline=None)
 @given(st.integers(0, 10_000), st.integers(2, 5))
 def test_unit_centers_stay_on_the_cap_of_the_old_ones(seed: int, n_columns: int) -> None:
     random = np.random.default_rng(seed)

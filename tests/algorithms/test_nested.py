@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy import sparse
 from sklearn.exceptions import ConvergenceWarning
@@ -92,7 +92,6 @@ def test_bounds_change_nothing(form: str, unit: bool) -> None:
 
 
 @given(st.integers(0, 2**32 - 1), st.integers(1, 60), st.integers(1, 4), st.booleans(), st.booleans())
-@settings(max_examples=40, deadline=None)
 def test_bounds_change_nothing_on_rows_with_duplicates(seed: int, n: int, D: int, unit: bool, noisy: bool) -> None:
     random = np.random.default_rng(seed)
     X = random.integers(-2, 3, size=(n, D)) + noisy * random.normal(size=(n, D))

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy import sparse
 
@@ -187,7 +187,6 @@ def test_last_labels_belong_to_the_centers_and_to_no_seed() -> None:
 
 
 @given(st.integers(0, 2**32 - 1), st.integers(2, 80), st.integers(1, 4), st.sampled_from([np.float32, np.float64]))
-@settings(max_examples=40, deadline=None)
 def test_the_objective_never_rises(seed: int, n: int, n_probes: int, dtype: Any) -> None:
     random = np.random.default_rng(seed)
     X = np.round(random.normal(size=(n, 2)), 1).astype(dtype)  # duplicates and ties

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import assume, example, given, settings
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from globular import VariationalGaussianMixture, threads
@@ -142,7 +142,6 @@ def test_the_pass_has_the_same_bits_for_any_number_of_threads(covariance_type, m
     st.integers(0, 2**32 - 1), st.integers(2, 60), st.integers(1, 30), st.integers(1, 10), st.integers(1, 6),
     st.sampled_from(TYPES), st.booleans(),
 )  # fmt: skip
-@settings(max_examples=60, deadline=None)
 @example(seed=16, n=14, C=9, D=1, C_prime=1, covariance_type="tied_spherical", single=False)
 def test_the_free_energy_never_falls(seed, n, C, D, C_prime, covariance_type, single):
     random = rng(seed)

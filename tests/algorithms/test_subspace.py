@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy import sparse
 
@@ -32,7 +32,6 @@ def flat_rows(n: int = 3000, D: int = 40, dtype: Any = np.float64, offset: float
     return (offset + inner @ turn.T + 0.2 * random.normal(size=(n, D))).astype(dtype)
 
 
-@settings(max_examples=50, deadline=None)
 @given(st.lists(st.floats(1e-3, 1e3), min_size=1, max_size=30), st.integers(2, 10_000))
 def test_directions_are_kept_down_to_a_margin_below_the_water_level(variances: list[float], n_clusters: int) -> None:
     sorted_variances = np.sort(np.array(variances))[::-1]

@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from globular.algorithms.kmeans.lloyd import KMeansOptions, lloyd
@@ -117,7 +117,6 @@ def some_rows(random: np.random.Generator, n: int, D: int, single: bool) -> Any:
     neighborhoods=st.sampled_from(NEIGHBORHOODS), weighted=st.booleans(),
     n_warmup=st.integers(0, 2), unit=st.booleans(), relocate=st.booleans(),
 )  # fmt: skip
-@settings(max_examples=60, deadline=None)
 def test_objective_of_kmeans_never_rises(
     seed: int, n: int, D: int, C: int, C_prime: int, G: int, n_random: int, single: bool, neighborhoods: Any,
     weighted: bool, n_warmup: int, unit: bool, relocate: bool,
@@ -145,7 +144,6 @@ def test_objective_of_kmeans_never_rises(
     neighborhoods=st.sampled_from(NEIGHBORHOODS), weighted=st.booleans(), learned=st.booleans(),
     covariance_type=st.sampled_from(TYPES),
 )  # fmt: skip
-@settings(max_examples=60, deadline=None)
 def test_free_energy_never_falls_and_never_exceeds_the_log_likelihood(
     seed: int, n: int, D: int, C: int, C_prime: int, G: int, n_random: int, single: bool, neighborhoods: Any,
     weighted: bool, learned: bool, covariance_type: str,

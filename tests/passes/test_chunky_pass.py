@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from scipy import sparse
@@ -102,7 +102,6 @@ def test_single_rows_are_the_soft_pass(covariance_type: str) -> None:
     assert_equal(shard.run(ExpectCells(mixture)), shard.run(Expect(mixture)), rtol=1e-10)
 
 
-@settings(deadline=None, max_examples=40)
 @given(
     covariance_type=st.sampled_from(TYPES),
     rows=arrays(np.float64, st.tuples(st.integers(4, 50), st.integers(1, 3)), elements=st.integers(-9, 9)),

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy import stats
@@ -61,7 +61,6 @@ def mixture_for(kind: str, T: int = 3) -> tuple[Rows, GaussianPrior, InfiniteMix
     return rows, prior, InfiniteMixture.update(prior, ALPHA, moments_of(rows, q[:, :T], kind), tail)
 
 
-@settings(deadline=None, max_examples=50)
 @given(
     st.lists(st.floats(0, 1e6), min_size=1, max_size=8), st.floats(0.01, 20), st.floats(0.01, 20), st.floats(0, 100),
     st.booleans(),

@@ -17,7 +17,6 @@ SEEDS = st.integers(0, 2**32 - 1)
 
 
 @given(SEEDS, st.integers(2, 30))
-@settings(max_examples=50, deadline=None)
 def test_rejection(seed: int, n: int) -> None:
     random = np.random.default_rng(seed)
     proposals = random.integers(4, size=(n, 2)).astype(float)  # some of them alike
@@ -27,7 +26,6 @@ def test_rejection(seed: int, n: int) -> None:
 
 
 @given(SEEDS, st.integers(1, 6), st.integers(1, 8))
-@settings(max_examples=50, deadline=None)
 def test_chains(seed: int, n: int, m: int) -> None:
     random = np.random.default_rng(seed)
     proposals = random.integers(5, size=(n * m, 2)).astype(float)

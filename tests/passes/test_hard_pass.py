@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy import sparse
 
@@ -145,7 +145,6 @@ def test_one_center_far_away() -> None:
 @given(
     st.integers(0, 2**32 - 1), st.integers(1, 60), st.integers(1, 70), st.integers(1, 20), st.sampled_from([1, 2, 5])
 )
-@settings(max_examples=60, deadline=None)
 def test_random_lattices_along_a_path(seed: int, n: int, C: int, D: int, side: int) -> None:
     random = np.random.default_rng(seed)
     rows = random.integers(-side, side + 1, size=(n, D)).astype(random.choice([np.float32, np.float64]))

@@ -34,7 +34,6 @@ def groups_of(kind: str, centers: Rows) -> CenterGroups:
 
 
 @given(st.integers(0, 2**32 - 1), st.integers(1, 50), st.integers(1, 60))
-@settings(max_examples=40, deadline=None)
 def test_groups_partition_the_centers(seed: int, C: int, n_groups: int) -> None:
     random = np.random.default_rng(seed)
     centers, n_groups = random.integers(3, size=(C, 2)).astype(np.float64), min(C, n_groups)
@@ -120,7 +119,6 @@ def wander(start: Rows, n_steps: int, step: float, seed: int = 0) -> list[Rows]:
 
 
 @given(st.integers(0, 2**63 - 1), st.integers(1, 300), st.integers(1, 40), st.data())
-@settings(max_examples=60, deadline=None)
 def test_batches_nest_and_are_a_part_of_one_order(seed: int, n: int, run: int, data: st.DataObject) -> None:
     sizes = sorted(data.draw(st.lists(st.integers(0, n + 5), min_size=2, max_size=4)))
     batches = [Batch(seed, size, n, run) for size in sizes]
@@ -156,7 +154,6 @@ def test_every_form_of_rows(form: str, unit_rows: bool, kind: str) -> None:
 
 @pytest.mark.parametrize("kind", ["elkan", "yinyang"])
 @given(st.integers(0, 2**32 - 1), st.integers(1, 40), st.integers(1, 25), st.integers(1, 4), st.booleans())
-@settings(max_examples=50, deadline=None)
 def test_lattices_full_of_ties_and_duplicate_centers(kind, seed, n, C, D, sparse):
     random = np.random.default_rng(seed)
     path = [random.integers(-4, 5, size=(C, D)) / 2.0]

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.special import betaln, digamma, gammaln, logsumexp
 
@@ -77,7 +77,6 @@ def test_sticks_behind_others_are_those_of_the_whole() -> None:
     assert rest.log_tail + whole.log_rests[:2].sum() == pytest.approx(whole.log_tail)
 
 
-@settings(deadline=None, max_examples=40)
 @given(
     st.lists(st.floats(0, 1e5), min_size=2, max_size=8), st.floats(0.1, 10), st.floats(0.1, 10), st.floats(0, 10),
     st.booleans(),

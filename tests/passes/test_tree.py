@@ -5,7 +5,7 @@ import pickle
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
@@ -79,7 +79,6 @@ def test_every_node_is_brute_force(kind: ScatterKind, weighted: bool, dtype: typ
     assert_is_brute_force(tree, rows, weights)
 
 
-@settings(deadline=None, max_examples=60)
 @given(
     rows=arrays(np.float64, st.tuples(st.integers(1, 60), st.integers(1, 4)), elements=st.integers(-3, 3)),
     leaf_size=st.integers(1, 9),

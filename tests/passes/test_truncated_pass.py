@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from globular import threads
@@ -147,7 +147,6 @@ def test_exact_ties_are_broken_as_in_the_reference(form: str, C_prime: int) -> N
     st.integers(0, 2**32 - 1), st.integers(1, 40), st.integers(1, 30), st.integers(1, 14),
     st.integers(1, 12), st.integers(1, 6), st.integers(0, 3),
 )  # fmt: skip
-@settings(max_examples=60, deadline=None)
 def test_any_shape(seed: int, n: int, C: int, D: int, G: int, C_prime: int, n_random: int) -> None:
     random = np.random.default_rng(seed)
     rows = random.integers(-3, 4, size=(n, D)) / 2  # ties, duplicates

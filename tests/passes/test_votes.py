@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy import sparse
 
@@ -46,7 +46,6 @@ def test_sparse_batches_go_the_way_of_dense_ones(bounds: Any, how: dict[str, Any
 
 
 @given(st.integers(0, 2**32 - 1), st.booleans())
-@settings(max_examples=40, deadline=None)
 def test_shifts_are_those_of_the_centres_and_never_less(seed: int, noisy: bool) -> None:
     random = np.random.default_rng(seed)
     X = thin_rows(60, 8, seed) + (random.normal(size=(60, 8)) if noisy else 0.0)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy import sparse
 
@@ -115,7 +115,6 @@ def test_blocks_refuses_bad_spans_at_once(source_and_rows, arguments, message):
         source_and_rows[0].blocks(*arguments)
 
 
-@settings(deadline=None, max_examples=60)
 @given(lengths=st.lists(st.integers(0, 7), min_size=1, max_size=6), max_rows=st.integers(1, 12), data=st.data())
 def test_parts_of_any_length_behave_like_one_array(lengths: list[int], max_rows: int, data: st.DataObject) -> None:
     X = np.arange(2 * sum(lengths), dtype=np.int16).reshape(-1, 2)

@@ -369,20 +369,13 @@ def test_apportion(cells: list[tuple[float, int]], fraction: float) -> None:
 @pytest.mark.parametrize(
     ("options", "word"),
     [
-        ({"n_clusters": 0}, "n_clusters"),
-        ({"n_clusters": 2.5}, "n_clusters"),
-        ({"n_clusters": 31}, "n_clusters"),
-        ({"metric": "manhattan"}, "metric"),
-        ({"sample_weight": -np.ones(30)}, "sample_weight"),
-        ({"sample_weight": np.ones(3)}, "sample_weight"),
-        ({"sample_weight": np.zeros(30)}, "sample_weight"),
-        ({"n_threads": 0}, "n_threads"),
-        ({"random_state": "seven"}, "seed"),
-        ({"X": np.full((30, 2), np.nan)}, "NaN"),
-        ({"X": np.ones(30)}, "2D"),
-        ({"X": np.full((30, 2), "text")}, "convert"),
+        ({"n_clusters": 0}, "n_clusters"), ({"n_clusters": 2.5}, "n_clusters"), ({"n_clusters": 31}, "n_clusters"),
+        ({"metric": "manhattan"}, "metric"), ({"sample_weight": -np.ones(30)}, "sample_weight"),
+        ({"sample_weight": np.ones(3)}, "sample_weight"), ({"sample_weight": np.zeros(30)}, "sample_weight"),
+        ({"n_threads": 0}, "n_threads"), ({"random_state": "seven"}, "seed"), ({"X": np.full((30, 2), np.nan)}, "NaN"),
+        ({"X": np.ones(30)}, "2D"), ({"X": np.full((30, 2), "text")}, "convert"),
     ],
-)
+)  # fmt: skip
 @pytest.mark.parametrize("name", METHODS)
 def test_bad_input_is_named(name: str, options: dict[str, Any], word: str) -> None:
     arguments: dict[str, Any] = {"X": np.random.default_rng(0).normal(size=(30, 2)), "n_clusters": 3} | options

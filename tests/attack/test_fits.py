@@ -25,13 +25,9 @@ from attack.oracle import (  # isort: skip
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 DENSE = tuple(form for form in FORMS if not form.startswith("csr"))
 KMEANS = (
-    {"algorithm": "auto"},
-    {"algorithm": "lloyd"},
-    {"algorithm": "probing"},
-    {"algorithm": "auto", "quality": "best"},
-    {"algorithm": "auto", "metric": "cosine"},
-    {"algorithm": "lloyd", "metric": "cosine"},
-)
+    {"algorithm": "auto"}, {"algorithm": "lloyd"}, {"algorithm": "probing"}, {"algorithm": "auto", "quality": "best"},
+    {"algorithm": "auto", "metric": "cosine"}, {"algorithm": "lloyd", "metric": "cosine"},
+)  # fmt: skip
 MIXTURES = tuple(
     (name, {"covariance_type": kind})
     for name, kinds in {

@@ -146,21 +146,12 @@ def test_names_of_columns_are_noted_compared_and_forgotten() -> None:
 
 
 BAD_WEIGHTS: dict[str, Any] = {
-    "negative": np.r_[-1.0, np.ones(29)],
-    "all zero": np.zeros(30),
-    "NaN": np.r_[np.nan, np.ones(29)],
-    "infinite": np.r_[np.inf, np.ones(29)],
-    "too few": np.ones(29),
-    "too many": np.ones(31),
-    "two-dimensional": np.ones((30, 1)),
-    "a number": 2.0,
-    "a zero-dimensional array": np.array(1.0),
-    "strings": np.array(["a"] * 30),
-    "complex": np.ones(30) + 1j,
-    "objects": np.array([object()] * 30),
-    "a dictionary": {0: 1.0},
-    "empty": [],
-}
+    "negative": np.r_[-1.0, np.ones(29)], "all zero": np.zeros(30), "NaN": np.r_[np.nan, np.ones(29)],
+    "infinite": np.r_[np.inf, np.ones(29)], "too few": np.ones(29), "too many": np.ones(31),
+    "two-dimensional": np.ones((30, 1)), "a number": 2.0, "a zero-dimensional array": np.array(1.0),
+    "strings": np.array(["a"] * 30), "complex": np.ones(30) + 1j, "objects": np.array([object()] * 30),
+    "a dictionary": {0: 1.0}, "empty": [],
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", BAD_WEIGHTS)
@@ -174,18 +165,16 @@ def test_bad_weights(name: str) -> None:
 BAD_PARAMETERS: list[tuple[str, Any]] = [
     *(("n_clusters", value) for value in (0, -3, 2.5, "2", None, 31)),
     *(("algorithm", value) for value in ("hamerly", "Lloyd", None, 3)),
-    *(("metric", value) for value in ("manhattan", None, 2)),
-    *(("init", value) for value in ("kmeans", None, 5)),
+    *(("metric", value) for value in ("manhattan", None, 2)), *(("init", value) for value in ("kmeans", None, 5)),
     *(("n_init", value) for value in (0, -1, 1.5, "many", None)),
     *(("max_iter", value) for value in (0, -1, 2.5, None)),
     *(("tol", value) for value in (-1e-9, "small", None, np.nan)),
     *(("max_time", value) for value in (0, -1.0, "long", np.nan)),
     *(("n_threads", value) for value in (0, -2, 1.5, "2", True)),
     *(("random_state", value) for value in (-1, "seed", 1.5, True)),
-    *(("warm_start", value) for value in ("yes", None)),
-    *(("verbose", value) for value in ("much", -1)),
+    *(("warm_start", value) for value in ("yes", None)), *(("verbose", value) for value in ("much", -1)),
     *(("callbacks", value) for value in (5, ["progress"], [None])),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("name", "value"), BAD_PARAMETERS, ids=lambda value: repr(value))
@@ -221,15 +210,10 @@ def test_bad_numbers_of_rows_to_draw(kind: type[Any], n_samples: Any) -> None:
 
 
 BAD_STARTS: dict[str, Any] = {
-    "too few": X[:2],
-    "too many": X[:4],
-    "other columns": X[:3, :2],
-    "one-dimensional": X[0],
-    "NaN": np.full((3, 3), np.nan),
-    "strings": np.full((3, 3), "a"),
-    "three-dimensional": np.ones((3, 3, 1)),
+    "too few": X[:2], "too many": X[:4], "other columns": X[:3, :2], "one-dimensional": X[0],
+    "NaN": np.full((3, 3), np.nan), "strings": np.full((3, 3), "a"), "three-dimensional": np.ones((3, 3, 1)),
     "complex": X[:3] + 1j,
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("as_callable", [False, True], ids=["array", "callable"])

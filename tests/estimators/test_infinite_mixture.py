@@ -135,10 +135,8 @@ def test_edges_of_counts() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"concentration": (1.0,)}, "concentration"),
-        ({"concentration": [1.0, -2.0]}, "concentration"),
-        ({"prior": [0.0]}, "'prior'"),
-        ({"prior": {"means": [0.0, 0.0]}}, "no part 'means'; its parts are 'mean',"),
+        ({"concentration": (1.0,)}, "concentration"), ({"concentration": [1.0, -2.0]}, "concentration"),
+        ({"prior": [0.0]}, "'prior'"), ({"prior": {"means": [0.0, 0.0]}}, "no part 'means'; its parts are 'mean',"),
         ({"prior": {"mean": [0.0]}}, r"prior\['mean'\] has shape"),
         ({"prior": {"mean": [0.0, np.nan]}}, r"prior\['mean'\]"),
         ({"prior": {"mean_precision": 0}}, r"prior\['mean_precision'\]=0"),
@@ -148,10 +146,9 @@ def test_edges_of_counts() -> None:
         ({"init_params": np.zeros((4, 2))}, "truncation='fixed'"),
         ({"init_params": np.zeros((4, 2)), "truncation": "fixed"}, "init_params has shape"),
         ({"truncation": "fixed", "max_components": 1000}, "max_components=1000"),
-        ({"n_candidates": 5, "accelerate": False}, "accelerate=True"),
-        ({"tol": 0}, "tol"),
+        ({"n_candidates": 5, "accelerate": False}, "accelerate=True"), ({"tol": 0}, "tol"),
     ],
-)
+)  # fmt: skip
 def test_wrong_parameters_are_named(change: dict[str, Any], message: str) -> None:
     rows, _ = blobs()
     with pytest.raises(ValueError, match=message):

@@ -19,32 +19,22 @@ ORDER = np.array([5, 0, 3])
 
 SAME: dict[str, Callable[[Any, Any, Any], Any]] = {
     "arithmetic": lambda a, w, k: (2.0 * a - a / 3.0) ** 2 + w[:, None],
-    "with an array of NumPy": lambda a, w, k: W[:, None] * a + A,
-    "matrix product": lambda a, w, k: a @ A.T,
-    "comparison": lambda a, w, k: (w > 0) & ~(w >= 2.0),
-    "mask": lambda a, w, k: a[w > 0],
-    "numbers": lambda a, w, k: a[ORDER, 1:3],
-    "labels as numbers": lambda a, w, k: w[k],
+    "with an array of NumPy": lambda a, w, k: W[:, None] * a + A, "matrix product": lambda a, w, k: a @ A.T,
+    "comparison": lambda a, w, k: (w > 0) & ~(w >= 2.0), "mask": lambda a, w, k: a[w > 0],
+    "numbers": lambda a, w, k: a[ORDER, 1:3], "labels as numbers": lambda a, w, k: w[k],
     "where": lambda a, w, k: np.where((w > 0)[:, None], a, 0.0),
     "divide where": lambda a, w, k: np.divide(1.0, w, out=np.zeros_like(w), where=w > 0),
     "einsum": lambda a, w, k: np.einsum("ij,ij->i", a, a),
     "norm": lambda a, w, k: np.linalg.norm(a, axis=1, keepdims=True),
     "minimum": lambda a, w, k: np.minimum(w, 1.5) + np.maximum(w, w[::1]),
-    "concatenate": lambda a, w, k: np.concatenate([a, A[:1]]),
-    "sort": lambda a, w, k: np.sort(w),
-    "argsort": lambda a, w, k: np.argsort(k, kind="stable"),
-    "bincount": lambda a, w, k: np.bincount(k, minlength=5),
-    "flatnonzero": lambda a, w, k: np.flatnonzero(w == 0),
-    "unique": lambda a, w, k: np.unique(k, return_index=True)[1],
-    "unique with counts": lambda a, w, k: np.unique(k, return_counts=True)[1],
-    "cumsum": lambda a, w, k: np.cumsum(k),
-    "repeat": lambda a, w, k: np.repeat(k, 2),
-    "largest": lambda a, w, k: np.array(np.abs(a).max(initial=0.0)),
-    "means": lambda a, w, k: a.mean(axis=0) + a.sum(axis=0),
-    "argmin": lambda a, w, k: a.argmin(axis=1),
-    "astype": lambda a, w, k: a.astype(np.float32),
-    "on the host": lambda a, w, k: np.linalg.eigvalsh(a.T @ a),
-}
+    "concatenate": lambda a, w, k: np.concatenate([a, A[:1]]), "sort": lambda a, w, k: np.sort(w),
+    "argsort": lambda a, w, k: np.argsort(k, kind="stable"), "bincount": lambda a, w, k: np.bincount(k, minlength=5),
+    "flatnonzero": lambda a, w, k: np.flatnonzero(w == 0), "unique": lambda a, w, k: np.unique(k, return_index=True)[1],
+    "unique with counts": lambda a, w, k: np.unique(k, return_counts=True)[1], "cumsum": lambda a, w, k: np.cumsum(k),
+    "repeat": lambda a, w, k: np.repeat(k, 2), "largest": lambda a, w, k: np.array(np.abs(a).max(initial=0.0)),
+    "means": lambda a, w, k: a.mean(axis=0) + a.sum(axis=0), "argmin": lambda a, w, k: a.argmin(axis=1),
+    "astype": lambda a, w, k: a.astype(np.float32), "on the host": lambda a, w, k: np.linalg.eigvalsh(a.T @ a),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", SAME)

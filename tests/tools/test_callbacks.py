@@ -175,14 +175,12 @@ def test_early_stopping_knows_that_a_likelihood_rises() -> None:
 @pytest.mark.parametrize(
     ("make", "name"),
     [
-        (lambda: TimeBudget(0), "seconds"),
-        (lambda: EarlyStopping(-1.0), "min_relative_improvement"),
-        (lambda: EarlyStopping(patience=0), "patience"),
-        (lambda: EarlyStopping(direction="down"), "direction"),
+        (lambda: TimeBudget(0), "seconds"), (lambda: EarlyStopping(-1.0), "min_relative_improvement"),
+        (lambda: EarlyStopping(patience=0), "patience"), (lambda: EarlyStopping(direction="down"), "direction"),
         (lambda: Checkpoint("x", every_iterations=0), "every_iterations"),
         (lambda: Checkpoint("x", every_seconds=-1), "every_seconds"),
     ],
-)
+)  # fmt: skip
 def test_a_wrong_argument_is_named(make: Any, name: str) -> None:
     with pytest.raises(ValueError, match=name):
         make()

@@ -145,8 +145,7 @@ def test_elastic_deformation_changes_what_affine_alone_gives():
 @pytest.mark.parametrize(
     ("call", "name"),
     [
-        (lambda: datasets.birch_grid(0), "side"),
-        (lambda: datasets.birch_grid(3, sigma=-1.0), "sigma"),
+        (lambda: datasets.birch_grid(0), "side"), (lambda: datasets.birch_grid(3, sigma=-1.0), "sigma"),
         (lambda: datasets.birch_grid(3, dtype=np.int32), "dtype"),
         (lambda: datasets.birch_grid(3, random_state=-1), "random_state"),
         (lambda: datasets.separated_mixture(10, 2, 2, definition="moore"), "definition"),
@@ -161,7 +160,7 @@ def test_elastic_deformation_changes_what_affine_alone_gives():
         (lambda: datasets.deform_digits(np.zeros((0, 4)), 3), "images"),
         (lambda: datasets.deform_digits(np.zeros((2, 4)), 3, max_scaling=1.0), "max_scaling"),
     ],
-)
+)  # fmt: skip
 def test_bad_arguments_are_named(call, name):
     with pytest.raises(ValueError, match=name):
         call()

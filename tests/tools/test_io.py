@@ -567,14 +567,11 @@ def test_pickles_are_never_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 @pytest.mark.parametrize(
     ("array", "message"),
     [
-        (np.ones(5), "Expected 2D array, got 1D"),
-        (np.ones((2, 2, 2)), "got 3D array"),
-        (np.ones((2, 2), complex), "Complex data not supported"),
-        (np.array([["a"]]), "not numbers"),
-        (np.ones((0, 4)), "0 sample"),
-        (np.ones((4, 0)), "0 feature"),
+        (np.ones(5), "Expected 2D array, got 1D"), (np.ones((2, 2, 2)), "got 3D array"),
+        (np.ones((2, 2), complex), "Complex data not supported"), (np.array([["a"]]), "not numbers"),
+        (np.ones((0, 4)), "0 sample"), (np.ones((4, 0)), "0 feature"),
     ],
-)
+)  # fmt: skip
 def test_arrays_of_the_wrong_kind_are_refused(array: np.ndarray, message: str, tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", array)
     np.savez(tmp_path / "x.npz", X=array)

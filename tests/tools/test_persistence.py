@@ -510,20 +510,14 @@ def test_a_format_version_is_a_whole_number_from_one_on(model_folder: Path, vers
 @pytest.mark.parametrize(
     "text",
     [
-        "[" * 100_000 + "]" * 100_000,
-        "[" * 900 + "]" * 900,
-        "9" * 5000,
-        "NaN",
-        "-Infinity",
-        '{"$text": [1, 2]}',
-        '{"$text": "abc"}',
-        '{"$history": [{"iteration": "1", "seconds": 0, "objective": 0, "n_distances": 0}]}',
+        "[" * 100_000 + "]" * 100_000, "[" * 900 + "]" * 900, "9" * 5000, "NaN", "-Infinity", '{"$text": [1, 2]}',
+        '{"$text": "abc"}', '{"$history": [{"iteration": "1", "seconds": 0, "objective": 0, "n_distances": 0}]}',
         '{"$history": [{"iteration": 1, "seconds": null, "objective": 0, "n_distances": 0}]}',
         '{"$history": [{"iteration": 1, "seconds": 0, "objective": 0, "n_distances": 1000000000000000000000}]}',
         '{"$history": [{"iteration": 1, "seconds": 0, "objective": 0, "n_distances": 0, "stage": "<b>"}]}',
         '{"$array": "labels_", "shape": [50], "dtype": "float64"}',
     ],
-)
+)  # fmt: skip
 def test_hostile_values_are_one_error(model_folder: Path, text: str) -> None:
     path = model_folder / "model.json"
     path.write_text(path.read_text().replace('"attributes": {', f'"attributes": {{"odd_": {text},', 1))
@@ -670,29 +664,19 @@ def test_arrays_that_do_not_go_together_are_refused(copied: Any, model: str, arr
 @pytest.mark.parametrize(
     ("model", "section", "name", "value"),
     [
-        ("kmeans", "parameters", "metric", "manhattan"),
-        ("kmeans", "parameters", "n_clusters", -5),
-        ("kmeans", "parameters", "n_clusters", 5),
-        ("kmeans", "parameters", "n_threads", 0),
-        ("kmeans", "parameters", "device", "auuo"),
-        ("kmeans", "attributes", "n_features_in_", 2),
-        ("kmeans", "attributes", "n_features_in_", "3"),
-        ("kmeans", "attributes", "inertia_", "x"),
-        ("kmeans", "attributes", "history_", [1]),
-        ("kmeans", "attributes", "feature_names_in_", {"$text": ["a", "b"]}),
+        ("kmeans", "parameters", "metric", "manhattan"), ("kmeans", "parameters", "n_clusters", -5),
+        ("kmeans", "parameters", "n_clusters", 5), ("kmeans", "parameters", "n_threads", 0),
+        ("kmeans", "parameters", "device", "auuo"), ("kmeans", "attributes", "n_features_in_", 2),
+        ("kmeans", "attributes", "n_features_in_", "3"), ("kmeans", "attributes", "inertia_", "x"),
+        ("kmeans", "attributes", "history_", [1]), ("kmeans", "attributes", "feature_names_in_", {"$text": ["a", "b"]}),
         ("kmeans", "attributes", "cluster_centers_", [[1, 2, 3], [4, 5, 6]]),
-        ("kmeans", "attributes", "cluster_centers_", None),
-        ("full", "parameters", "covariance_type", "nonsense"),
-        ("full", "parameters", "covariance_type", "diag"),
-        ("full", "parameters", "n_components", 7),
-        ("full", "attributes", "lower_bound_", None),
-        ("infinite", "parameters", "truncation", "fixed"),
-        ("infinite", "attributes", "posterior_", {"$dict": {}}),
-        ("infinite", "attributes", "posterior_", 3),
-        ("infinite", "attributes", "n_components_", 99),
-        ("counts", "attributes", "prior_", None),
+        ("kmeans", "attributes", "cluster_centers_", None), ("full", "parameters", "covariance_type", "nonsense"),
+        ("full", "parameters", "covariance_type", "diag"), ("full", "parameters", "n_components", 7),
+        ("full", "attributes", "lower_bound_", None), ("infinite", "parameters", "truncation", "fixed"),
+        ("infinite", "attributes", "posterior_", {"$dict": {}}), ("infinite", "attributes", "posterior_", 3),
+        ("infinite", "attributes", "n_components_", 99), ("counts", "attributes", "prior_", None),
     ],
-)
+)  # fmt: skip
 def test_values_that_do_not_go_together_are_refused(copied, model, section, name, value):
     folder = copied(model)
     rewrite(folder, lambda document: document[section].update({name: value}))

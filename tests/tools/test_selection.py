@@ -266,24 +266,18 @@ def test_large_offsets_do_not_matter() -> None:
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        ({"n_clusters": []}, "n_clusters must be whole"),
-        ({"n_clusters": [0, 2]}, "n_clusters must be whole"),
-        ({"n_clusters": [2.5]}, "n_clusters must be whole"),
-        ({"n_clusters": [5000]}, "5000 is more than the 120 rows"),
-        ({"model": "dbscan"}, "model must be"),
-        ({"criterion": "gap"}, "criterion must be"),
-        ({"criterion": "bic"}, "needs model='gmm'"),
-        ({"model": "gmm", "metric": "cosine"}, "cosine"),
+        ({"n_clusters": []}, "n_clusters must be whole"), ({"n_clusters": [0, 2]}, "n_clusters must be whole"),
+        ({"n_clusters": [2.5]}, "n_clusters must be whole"), ({"n_clusters": [5000]}, "5000 is more than the 120 rows"),
+        ({"model": "dbscan"}, "model must be"), ({"criterion": "gap"}, "criterion must be"),
+        ({"criterion": "bic"}, "needs model='gmm'"), ({"model": "gmm", "metric": "cosine"}, "cosine"),
         ({"model": "gmm", "covariance_type": "oblong"}, "covariance_type must be"),
         ({"model": "gmm", "covariance_type": ["full", "oblong"]}, "covariance_type must be"),
         ({"model": "gmm", "covariance_type": []}, "covariance_type must be"),
-        ({"criterion": "icl"}, "needs model='gmm'"),
-        ({"max_iter": 0}, "max_iter"),
-        ({"sample_size": 0}, "sample_size"),
+        ({"criterion": "icl"}, "needs model='gmm'"), ({"max_iter": 0}, "max_iter"), ({"sample_size": 0}, "sample_size"),
         ({"n_clusters": [1]}, "silhouette.*two clusters"),
         ({"n_clusters": [2, 3], "criterion": "elbow"}, "elbow.*three"),
     ],
-)
+)  # fmt: skip
 def test_bad_arguments_are_named(arguments: dict[str, Any], says: str) -> None:
     with pytest.raises(ValueError, match=says):
         select(round_clusters(3, n=120), **arguments)

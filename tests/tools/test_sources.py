@@ -205,23 +205,17 @@ def test_frames_with_text_name_the_columns() -> None:
 @pytest.mark.parametrize(
     ("X", "message"),
     [
-        (np.ones(4), "Expected 2D array, got 1D array"),
-        (np.array(3.0), "got 0D array"),
-        (np.ones((2, 2, 2)), r"got 3D array.*reshape\(len\(X\), -1\)"),
-        (np.ones((0, 3)), "0 sample"),
-        (np.ones((3, 0)), "0 feature"),
-        (np.array([["a", "b"]]), "not numbers"),
+        (np.ones(4), "Expected 2D array, got 1D array"), (np.array(3.0), "got 0D array"),
+        (np.ones((2, 2, 2)), r"got 3D array.*reshape\(len\(X\), -1\)"), (np.ones((0, 3)), "0 sample"),
+        (np.ones((3, 0)), "0 feature"), (np.array([["a", "b"]]), "not numbers"),
         (np.array([[1, None]], dtype=object), "not numbers"),
         (np.array([["2020-01-01"]], dtype="datetime64[D]"), "not numbers"),
-        (np.ones((2, 2), dtype=complex), "Complex data not supported"),
-        (sparse.csr_matrix((0, 3)), "0 sample"),
+        (np.ones((2, 2), dtype=complex), "Complex data not supported"), (sparse.csr_matrix((0, 3)), "0 sample"),
         (sparse.csr_matrix(np.ones((2, 2), dtype=complex)), "Complex data not supported"),
-        (sparse.coo_array(np.ones(4)), "got 1D array"),
-        ([[1, 2], [3]], "not equally long"),
-        ([], "got 1D array"),
+        (sparse.coo_array(np.ones(4)), "got 1D array"), ([[1, 2], [3]], "not equally long"), ([], "got 1D array"),
         ("no/such/file.npy", "no such file"),
     ],
-)
+)  # fmt: skip
 def test_unusable_data_is_refused_with_a_reason(X: object, message: str) -> None:
     with pytest.raises(DataError, match=message):
         as_source(X)

@@ -16,8 +16,8 @@ from scipy.special import logsumexp
 from globular.algorithms.mixtures import em as em_module
 from globular.algorithms.mixtures.em import EMOptions, e_step, em, start_at_random, start_from_means, variance_within
 from globular.errors import UnsupportedPassError
-from globular.model.covariances import FAMILIES, CovarianceLimits
-from globular.model.gaussian import GaussianParameters, isotropic_mixture, m_step
+from globular.model.covariances import FAMILIES
+from globular.model.gaussian import GaussianParameters, isotropic_mixture
 from globular.model.statistics import SoftStatistics
 from globular.passes.cpu.engine.densities import scale_lines, softmax_block
 from globular.passes.cpu.shard import CpuShard
@@ -25,6 +25,7 @@ from globular.seam.mixture_passes import Expect
 from globular.seam.passes import Assign
 from globular.seam.shard import answer
 from reference import expect as reference
+from reference.expect import assert_alike, mixture_for
 
 TYPES = sorted(FAMILIES)
 Rows = NDArray[np.float64]
@@ -36,17 +37,8 @@ def blobs(n: int = 300, C: int = 4, D: int = 3, seed: int = 0) -> Rows:
     return centers[random.integers(C, size=n)] + random.normal(size=(n, D)) * random.uniform(0.5, 2, size=D)
 
 
-def mixture_for(rows: Rows, covariance_type: str, C: int = 4) -> GaussianParameters:
-    start = isotropic_mixture(rows[:C], float(rows.var()), covariance_type)
-    statistics = reference.soft_pass(rows, np.ones(len(rows)), start)
-    return m_step(start, statistics, CovarianceLimits(1e-6, np.full(rows.shape[1], 1e-12)))
-
-
 def assert_statistics_equal(ours: SoftStatistics, theirs: SoftStatistics, rtol: float = 1e-10) -> None:
-    for name in ("counts", "sums", "scatter", "log_likelihood", "total_weight"):
-        expected = np.asarray(getattr(theirs, name))
-        atol = rtol * np.abs(expected).max()
-        np.testing.assert_allclose(getattr(ours, name), expected, rtol=rtol, atol=atol, err_msg=name)
+    assert_alike(ours, theirs, rtol)
     assert ours.n_distances == theirs.n_distances
 
 

@@ -8,7 +8,6 @@ import pytest
 from globular.jit import kernel
 from globular.jit.blas import add_product, add_symmetric, multiply_by_triangle
 from globular.model.gaussian import GaussianParameters
-from globular.model.statistics import SoftStatistics
 from globular.passes.cpu import CpuShard
 from globular.passes.cpu import shard as cpu_shard
 from globular.passes.cpu.engine.densities import FEW_COLUMNS
@@ -20,8 +19,7 @@ from globular.seam.answers import Answer
 from globular.seam.mixture_passes import Expect
 from globular.seam.tree_passes import Gains, OpenGaining, Plant
 from globular.threads import single_threaded_blas
-
-NAMES = ("counts", "sums", "scatter", "log_likelihood")
+from reference.expect import SUMS, assert_alike
 
 
 @kernel
@@ -57,12 +55,6 @@ def some_mixture(rows: Any, kind: str, C: int = 5) -> GaussianParameters:
     return GaussianParameters(np.full(C, 1 / C), rows[:C].astype(np.float64), covariances, kind)
 
 
-def assert_alike(found: SoftStatistics, wanted: SoftStatistics, rtol: float) -> None:
-    for name in NAMES:
-        one, other = getattr(found, name), getattr(wanted, name)
-        np.testing.assert_allclose(one, other, rtol=rtol, atol=rtol * np.abs(other).max(), err_msg=name)
-
-
 @pytest.mark.parametrize(("kind", "D"), [("diag", 4), ("full", 4), ("full", 39), ("full", 40)])
 def test_rows_that_have_to_be_converted_give_the_same_bits(kind: str, D: int) -> None:
     rows = np.random.default_rng(1).normal(size=(3_000, D)).astype(np.float32)
@@ -70,7 +62,7 @@ def test_rows_that_have_to_be_converted_give_the_same_bits(kind: str, D: int) ->
     mixture = some_mixture(rows, kind)
     shards = [CpuShard(rows, weights), CpuShard(np.asfortranarray(rows), weights, n_threads=2)]
     one, two = (shard.run(Expect(mixture)) for shard in shards)
-    for name in NAMES:
+    for name in SUMS:
         np.testing.assert_array_equal(getattr(one, name), getattr(two, name))
     for want in ("components", "log_densities", "probabilities"):
         np.testing.assert_array_equal(*(shard.run(Answer(mixture, want))[0] for shard in shards))
@@ -89,7 +81,7 @@ def test_how_rows_are_cut_changes_rounding_alone(kind, D, sizes, monkeypatch):
         monkeypatch.setattr(expect_blocks, name, value)
     found = [CpuShard(rows, n_threads=n).run(Expect(mixture)) for n in (1, 2)]
     assert_alike(found[0], wanted, 1e-11)
-    for name in NAMES:
+    for name in SUMS:
         np.testing.assert_array_equal(getattr(found[0], name), getattr(found[1], name))
 
 
@@ -106,7 +98,7 @@ def test_pairs_of_all_components_give_the_sums_of_all_components(kind: str, D: i
     assert len(pairs.components) == len(rows) * mixture.n_components
     one, two = (pairs.e_step(shard, mixture) for shard in shards)
     assert_alike(one, shards[0].run(Expect(mixture)), 1e-10)
-    for name in NAMES:
+    for name in SUMS:
         np.testing.assert_array_equal(getattr(one, name), getattr(two, name))
 
 

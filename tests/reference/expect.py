@@ -5,9 +5,25 @@ from typing import Any
 
 import numpy as np
 
-from globular.model.covariances import ScatterKind
-from globular.model.gaussian import GaussianParameters
+from globular.model.covariances import CovarianceLimits, ScatterKind
+from globular.model.gaussian import GaussianParameters, isotropic_mixture, m_step
 from globular.model.statistics import F64, I64, SoftStatistics, WithinStatistics
+
+SUMS = ("counts", "sums", "scatter", "log_likelihood", "total_weight")
+
+
+def assert_alike(found: Any, wanted: Any, rtol: float = 1e-9, names: tuple[str, ...] = SUMS) -> None:
+    """Statistics are the same to rounding, in units of the largest of a kind."""
+    for name in names:
+        one, other = getattr(found, name), getattr(wanted, name)
+        np.testing.assert_allclose(one, other, rtol=rtol, atol=rtol * np.abs(other).max(), err_msg=name)
+
+
+def mixture_for(rows: F64, covariance_type: str, C: int = 4) -> GaussianParameters:
+    """What one iteration makes of the first rows as means."""
+    start = isotropic_mixture(rows[:C], float(rows.var()), covariance_type)
+    limits = CovarianceLimits(1e-6, np.full(rows.shape[1], 1e-12))
+    return m_step(start, soft_pass(rows, np.ones(len(rows)), start), limits)
 
 
 def covariance_matrices(mixture: GaussianParameters) -> F64:

@@ -5,6 +5,7 @@ Labels of a fit are what the fitted model says of the same rows, unless the docs
 
 import inspect
 import pickle
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +69,12 @@ def test_all_estimators_are_here() -> None:
 
 def fresh(name: str, **options: Any) -> Any:
     return clone(FITS[name][0] if name in FITS else VARIANTS[name]).set_params(random_state=0, **options)
+
+
+@cache
+def fitted(name: str) -> Any:
+    """A model that no test may change."""
+    return fresh(name).fit(FITS[name][1])
 
 
 def arrays_of(model: Any) -> dict[str, Any]:
@@ -144,8 +151,7 @@ def test_threads_change_no_bit_and_rows_stay_as_they_are(name: str) -> None:
 
 @pytest.mark.parametrize("name", FITS)
 def test_copies_and_saved_models_answer_as_the_model(name: str, tmp_path: Path) -> None:
-    rows = FITS[name][1]
-    model = fresh(name).fit(rows)
+    rows, model = FITS[name][1], fitted(name)
     for copy in (pickle.loads(pickle.dumps(model)), globular.load(globular.save(model, tmp_path / "model"))):
         assert type(copy) is type(model) and copy.get_params() == model.get_params()
         assert_same_arrays(copy, model)
@@ -181,7 +187,7 @@ def test_a_loop_over_a_fit_is_the_fit_and_may_be_left(name: str) -> None:
     for record in watched.fit_iter(rows):
         assert watched.history_[-1] is record and watched.n_iter_ == record.iteration
         assert np.isfinite(record.objective) and len(watched.predict(rows[:3])) == 3
-    assert_same_arrays(watched, fresh(name).fit(rows))
+    assert_same_arrays(watched, fitted(name))
     for record in left.fit_iter(rows):
         if record.iteration == 1:
             break
@@ -190,8 +196,7 @@ def test_a_loop_over_a_fit_is_the_fit_and_may_be_left(name: str) -> None:
 
 @pytest.mark.parametrize("name", FITS)
 def test_a_fit_goes_on_where_the_last_one_ended_and_the_best_run_is_kept(name: str) -> None:
-    rows = FITS[name][1]
-    once = fresh(name).fit(rows)
+    rows, once = FITS[name][1], fitted(name)
     if "n_init" in once.get_params():
         assert goodness(fresh(name, n_init=3).fit(rows)) >= goodness(once) - 1e-12 * abs(goodness(once))
     if "warm_start" in once.get_params():

@@ -80,8 +80,6 @@ def free_energy(data: RowData, mixture: Mixture) -> float:
 
 
 # What the theory promises --------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("make", [on_rows, on_cells], ids=["rows", "cells"])
 @pytest.mark.parametrize("closed", [False, True], ids=["nested", "closed"])
@@ -197,8 +195,6 @@ def test_limits_hold(options: InfiniteOptions) -> None:
 
 
 # As scikit-learn -----------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("T", [3, 6])
 def test_closed_truncation_agrees_with_scikit_learn(T: int) -> None:
     """The same priors, start and truncation; scikit-learn leaves the last stick a Beta where BJ has q(v_T = 1) = 1."""
@@ -221,8 +217,6 @@ def test_closed_truncation_agrees_with_scikit_learn(T: int) -> None:
 
 
 # Passes, trials, merges ----------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("rates", [[1.0, 1.0], [0.3, 0.7]])
 def test_what_components_draw_depends_neither_on_spans_nor_on_threads(rates, monkeypatch):
     rows, _ = blobs(n=900, C=8, D=3, apart=5.0)

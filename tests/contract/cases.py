@@ -176,8 +176,6 @@ class Case:
 
 
 # --- oracles ---------------------------------------------------------------------------------------------------------
-
-
 def votes(p: Problem, labels: Any, before: State) -> dict[str, Any]:
     """Sums of rows that have these labels, and those that changed."""
     counts, sums = np.zeros(C), np.zeros((C, 3))

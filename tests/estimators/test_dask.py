@@ -323,8 +323,6 @@ def test_public_seeding(current: Client) -> None:
 
 
 # --- files ---------------------------------------------------------------------------------------------------------
-
-
 def write_parts(folder: Path, rows: Rows, suffix: str) -> list[Path]:
     folder.mkdir()
     paths = []
@@ -395,8 +393,6 @@ def test_the_command_fits_and_predicts_on_workers(tmp_path: Path, client: Client
 
 
 # --- bad input -----------------------------------------------------------------------------------------------------
-
-
 def test_bad_input_is_named(current: Client, tmp_path: Path) -> None:
     rows = blobs(N, D=D)
     with pytest.raises(ValueError, match="n_samples=1200"):
@@ -423,8 +419,6 @@ def test_a_collection_needs_a_client() -> None:
 
 
 # --- traffic -------------------------------------------------------------------------------------------------------
-
-
 def test_few_changed_sums_travel_as_few_rows(client: Client) -> None:
     """What moved is small towards the end of a fit."""
     rows = blobs(N, C=20, D=D)
@@ -480,8 +474,6 @@ def test_workers_forget_what_is_no_longer_needed(client: Client) -> None:
 
 
 # --- faults --------------------------------------------------------------------------------------------------------
-
-
 @pytest.fixture(scope="module")
 def breakable() -> Iterator[list[Client]]:
     """The cluster whose workers tests kill, for as long as its nannies start new ones."""

@@ -32,8 +32,6 @@ def assert_same_model(one: KMeans, two: KMeans) -> None:
 
 
 # ---------------------------------------------------------------- attributes
-
-
 def test_attributes() -> None:
     X = blobs(n=300, C=8)
     model = KMeans(10, random_state=0)
@@ -65,8 +63,6 @@ def test_history() -> None:
 
 
 # ---------------------------------------------------------------- input
-
-
 @pytest.mark.parametrize("form", FORMS)
 def test_every_form_of_input_gives_the_model_of_its_float64_rows(form: str) -> None:
     matrix = in_form(blobs(n=200, C=8), form)
@@ -167,8 +163,6 @@ def test_centers_are_no_view_of_the_start() -> None:
 
 
 # ---------------------------------------------------------------- edges
-
-
 @pytest.mark.parametrize("init", STARTS)
 @pytest.mark.parametrize("metric", ["euclidean", "cosine"])
 def test_every_seeding_on_little_data(init: str, metric: str) -> None:
@@ -271,8 +265,6 @@ def test_one_long_sparse_row_does_not_spoil_the_others() -> None:
 
 
 # ---------------------------------------------------------------- metric
-
-
 def test_cosine_is_blind_to_length() -> None:
     X = blobs(n=200, C=6)
     lengths = np.random.default_rng(0).uniform(0.1, 10.0, size=(200, 1))
@@ -323,8 +315,6 @@ def test_cosine_takes_rows_of_zeros() -> None:
 
 
 # ---------------------------------------------------------------- starts and randomness
-
-
 def test_random_state_is_used_and_the_global_one_is_not() -> None:
     X = blobs(n=300, C=20)
     np.random.seed(3)  # noqa: NPY002  (the global state is what must not matter)
@@ -388,8 +378,6 @@ def test_warm_start_goes_on_where_the_last_fit_ended() -> None:
 
 
 # ---------------------------------------------------------------- running
-
-
 def test_fit_iter_may_be_left() -> None:
     X = blobs(n=400, C=15)
     model = KMeans(15, algorithm="lloyd", random_state=0, tol=0)
@@ -477,8 +465,6 @@ def test_nothing_is_printed(capfd: pytest.CaptureFixture[str]) -> None:
 
 
 # ---------------------------------------------------------------- conventions
-
-
 def test_joblib_threads_and_processes() -> None:
     expected = KMeans(7, random_state=0).fit(X_SMALL)
     for prefer in ("threads", "processes"):
@@ -499,8 +485,6 @@ def test_scaled_rows_have_scaled_centers(n_columns: int, scale: float) -> None:
 
 
 # --- names that users bring from elsewhere
-
-
 @pytest.mark.parametrize("metric", ["euclidean", "cosine"])
 def test_algorithms_by_other_names(metric: str) -> None:
     X = blobs(n=500, C=20, D=5)

@@ -69,8 +69,6 @@ def n_iterations(*callbacks: Any, objectives: Any = tuple(range(50, 0, -1))) -> 
 
 
 # --- as_callbacks
-
-
 def test_none_one_and_many() -> None:
     budget = TimeBudget(1.0)
     assert as_callbacks(None, 0) == []
@@ -141,8 +139,6 @@ def test_a_class_instead_of_an_object_gets_the_remedy() -> None:
 
 
 # --- stopping
-
-
 def test_time_budget_ends_after_the_first_iteration_past_it() -> None:
     assert n_iterations(TimeBudget(1.2)) == 3  # iterations end at 0.5, 1.0, 1.5 s
 
@@ -187,8 +183,6 @@ def test_a_wrong_argument_is_named(make: Any, name: str) -> None:
 
 
 # --- checkpoint
-
-
 def test_checkpoint_saves_on_the_way_and_at_the_end(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     saved = []
@@ -241,8 +235,6 @@ def test_a_checkpoint_that_cannot_be_written_warns_and_the_fit_goes_on(tmp_path,
 
 
 # --- progress
-
-
 def terminal(width: int = 120) -> Console:
     return Console(file=io.StringIO(), force_terminal=True, width=width, legacy_windows=False)
 
@@ -291,8 +283,6 @@ def test_progress_can_be_cloned_copied_and_pickled_also_while_it_runs() -> None:
 
 
 # --- the forecast
-
-
 def test_the_forecast_follows_max_iter_at_the_pace_of_all_but_the_first_iteration() -> None:
     forecast = Forecast(max_iter=10)
     for i in range(1, 6):

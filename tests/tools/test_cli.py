@@ -56,8 +56,6 @@ def assert_refused(capsys: pytest.CaptureFixture[str], *arguments: Any, says: st
 
 
 # --- fit
-
-
 def test_fit_does_what_the_estimator_does(data: Path, tmp_path: Path) -> None:
     folder, labels = tmp_path / "model", tmp_path / "labels.npy"
     options = ["--seed", 3, "--max-iter", 7, "--tol", 0.0, "--algorithm", "lloyd", "--threads", 1]
@@ -322,8 +320,6 @@ def test_the_only_column_of_lists_is_taken(tmp_path: Path, monkeypatch: pytest.M
 
 
 # --- fit: what is refused, and that nothing is left behind
-
-
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
@@ -436,8 +432,6 @@ def test_resume_refuses_what_does_not_match(model_folder, data, tmp_path, capsys
 
 
 # --- predict and info
-
-
 @pytest.mark.parametrize("suffix", [".npy", ".csv", ".parquet"])
 def test_predict_writes_the_models_labels(model_folder: Path, data: Path, tmp_path: Path, suffix: str) -> None:
     path = tmp_path / f"labels{suffix}"
@@ -536,8 +530,6 @@ def test_info_as_json(model_folder: Path, data: Path, tmp_path: Path, capsys: py
 
 
 # --- what predict writes
-
-
 def test_distances_and_the_closest_clusters(model_folder: Path, data: Path, tmp_path: Path) -> None:
     model, rows = globular.load(model_folder), np.load(data)
     labels, distances = model.predict(rows, return_distance=True)
@@ -609,8 +601,6 @@ def test_labels_beside_the_columns_of_the_data(tmp_path, monkeypatch, capsys):
 
 
 # --- where rows come from and answers go to
-
-
 def test_several_files_a_pattern_and_standard_input(data, tmp_path, monkeypatch, capsysbinary):
     monkeypatch.chdir(tmp_path)
     rows = np.load(data)
@@ -647,8 +637,6 @@ def test_quiet_is_quiet_while_kernels_are_compiled(data, tmp_path, monkeypatch, 
 
 
 # --- how many clusters
-
-
 def test_select_prints_and_writes_scores(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     np.save(tmp_path / "x.npy", separated_mixture(1000, 7, 3, separation=5.0, eccentricity=1.0, random_state=0).X)
     select = ["select", tmp_path / "x.npy", "--seed", 0]
@@ -688,8 +676,6 @@ def test_fit_finds_the_number_of_clusters(tmp_path: Path, capsys: pytest.Capture
 
 
 # --- demo, the command itself
-
-
 def test_demo_compares_and_draws(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "demo"
     assert command("demo", "-o", folder, "--side", 6) == 0

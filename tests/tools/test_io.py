@@ -252,8 +252,6 @@ def test_columns_need_names(tmp_path: Path) -> None:
 
 
 # --- text -----------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
@@ -327,8 +325,6 @@ def test_csv_text_columns_can_be_left_out(tmp_path: Path) -> None:
 
 
 # --- parquet --------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("table", "columns", "message"),
     [
@@ -387,8 +383,6 @@ def test_parquet_mixed_numbers_get_a_common_type(tmp_path: Path) -> None:
 
 
 # --- containers -----------------------------------------------------------------------------------------------
-
-
 def test_h5_dataset_is_selected_by_name(tmp_path: Path) -> None:
     path = tmp_path / "x.h5"
     write_h5(path, X, "train")
@@ -512,8 +506,6 @@ def test_svmlight_parts_agree_on_columns(tmp_path: Path) -> None:
 
 
 # --- what is not a table --------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("name", "keep"),
     # a text that ends early is still a text, so for those only the empty one can be known to be wrong
@@ -659,8 +651,6 @@ def test_missing_extra_is_named(name: str, tmp_path: Path, monkeypatch: pytest.M
 
 
 # --- writing --------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("suffix", [".npy", ".csv", ".parquet"])
 @pytest.mark.parametrize("dtype", ["int32", "int64", "float32", "float64", "float16", "bool"])
 def test_written_arrays_read_back_exactly(suffix: str, dtype: str, tmp_path: Path) -> None:
@@ -769,8 +759,6 @@ def test_a_file_that_shrinks_between_check_and_read_is_an_error_not_a_crash(name
 
 
 # --- bombs and files that point elsewhere -----------------------------------------------------------------------
-
-
 def npy_header(shape: tuple[int, ...], descr: str = "<f8") -> bytes:
     file = io.BytesIO()
     np.lib.format.write_array_header_1_0(file, {"descr": descr, "fortran_order": False, "shape": shape})

@@ -121,8 +121,6 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 # --- there and back
-
-
 def test_every_attribute_comes_back_with_its_type_and_values(tmp_path: Path) -> None:
     model = Toy(n_clusters=4).fit()
     restored = load(save(model, tmp_path / "model"))
@@ -198,8 +196,6 @@ def test_info_tells_without_the_arrays(model_folder: Path) -> None:
 
 
 # --- what cannot be saved
-
-
 def test_only_fitted_estimators_of_the_library_are_saved(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="not fitted"):
         save(Toy(), tmp_path / "model")
@@ -218,8 +214,6 @@ def test_an_attribute_without_a_data_form_is_named_and_nothing_is_written(tmp_pa
 
 
 # --- whole or not at all
-
-
 def test_an_existing_model_is_replaced_and_other_files_stay(model_folder: Path) -> None:
     (model_folder / "notes.txt").write_text("mine")
     save(Toy(n_clusters=99).fit(), model_folder)
@@ -422,8 +416,6 @@ def test_the_destination_can_be_checked_beforehand(tmp_path: Path) -> None:
 
 
 # --- damage
-
-
 def edited(change: Any) -> Any:
     return lambda folder: rewrite(folder, change)
 

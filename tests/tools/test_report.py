@@ -59,8 +59,6 @@ def visible_text(page: Path) -> str:
 
 
 # --- what the page holds
-
-
 def test_sizes_errors_and_rows_are_those_of_the_data(model: Any, tmp_path: Path) -> None:
     data = read_data(write_report(model, tmp_path / "r.html", data=X))
     labels = model.predict(X)
@@ -167,8 +165,6 @@ def test_projection_is_the_plane_of_largest_variance() -> None:
 
 
 # --- kinds of data
-
-
 @pytest.mark.parametrize("columns", [1, 2])
 def test_few_columns_are_shown_as_they_are(columns: int, tmp_path: Path) -> None:
     rows = X[:, :columns]
@@ -282,8 +278,6 @@ def test_scan_finds_the_same_in_blocks_of_any_size(model: Any, monkeypatch: pyte
 
 
 # --- what is refused
-
-
 def test_bad_input_is_refused_and_nothing_is_left(model: Any, tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"ends in \.html"):
         write_report(model, tmp_path / "report.pdf")
@@ -405,8 +399,6 @@ def test_names_are_text_in_the_terminal(hostile: tuple[Any, Path, Path], capsys:
 
 
 # --- in a browser
-
-
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
     executable = find_browser()
@@ -591,8 +583,6 @@ def test_names_never_run(browser: Browser, hostile: tuple[Any, Path, Path], tmp_
 
 
 # --- odd models
-
-
 @pytest.mark.parametrize(
     ("attribute", "value", "says"),
     [

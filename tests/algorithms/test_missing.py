@@ -10,7 +10,6 @@ from globular.model.covariances import FAMILIES
 from globular.model.gaussian import GaussianParameters
 from globular.model.statistics import F64
 from globular.passes.cpu import CpuShard
-from globular.seam.shard import Shard
 from makers import blobs, weights_for
 from reference import missing as reference
 
@@ -83,7 +82,7 @@ def test_starts_are_found_on_complete_rows_of_several_kinds(enough: bool, monkey
     shard, limits = CpuShard(rows.drawn(rows.one_gaussian(), random)), rows.limits("auto")
     sizes, starts = [], iter([mixture_of("full", seed) for seed in range(4)])
 
-    def begin(shard: Shard) -> missing.Starting:
+    def begin(shard):
         sizes.append(shard.n_rows)
         assert np.isfinite(shard.take(np.arange(shard.n_rows))).all()
         return next(starts)

@@ -54,30 +54,24 @@ def _with_constant_columns(random: np.random.Generator, n: int, D: int) -> Rows:
 
 GEOMETRIES: Mapping[str, Maker] = {
     "blobs": lambda random, n, D: blobs(n, 5, D, int(random.integers(1000))),
-    "lattice": lambda random, n, D: lattice(n, D, 3, int(random.integers(1000))),
-    "some rows often": _some_rows_often,
-    "all rows alike": lambda random, n, D: np.tile(random.normal(size=D), (n, 1)),
-    "a far row": _with_a_far_row,
+    "lattice": lambda random, n, D: lattice(n, D, 3, int(random.integers(1000))), "some rows often": _some_rows_often,
+    "all rows alike": lambda random, n, D: np.tile(random.normal(size=D), (n, 1)), "a far row": _with_a_far_row,
     "heavy tails": lambda random, n, D: np.clip(random.standard_cauchy(size=(n, D)), -1e6, 1e6),
-    "many units": _columns_of_many_units,
-    "a line": _on_a_line,
-    "constant columns": _with_constant_columns,
-    "a very far row": _with_a_very_far_row,
-    "periodic": _periodic,
+    "many units": _columns_of_many_units, "a line": _on_a_line, "constant columns": _with_constant_columns,
+    "a very far row": _with_a_very_far_row, "periodic": _periodic,
     "far from zero": lambda random, n, D: 1e3 + random.normal(size=(n, D)),
     "tiny": lambda random, n, D: 1e-9 * random.normal(size=(n, D)),
     "huge": lambda random, n, D: 1e9 * random.normal(size=(n, D)),
     "sorted": lambda random, n, D: np.sort(random.normal(size=(n, D)), axis=0),
-}
+}  # fmt: skip
 WEIGHTS: Mapping[str, Callable[[np.random.Generator, int], Any]] = {
-    "none": lambda random, n: None,
-    "ones": lambda random, n: np.ones(n),
+    "none": lambda random, n: None, "ones": lambda random, n: np.ones(n),
     "uneven": lambda random, n: random.uniform(0.1, 3.0, size=n),
     "some zero": lambda random, n: np.where(np.arange(n) % 3 == 1, 0.0, random.uniform(0.1, 3.0, size=n)),
     "whole": lambda random, n: random.integers(1, 4, size=n),
     "large": lambda random, n: 1e9 * random.uniform(0.1, 3.0, size=n),
     "small": lambda random, n: 1e-9 * random.uniform(0.1, 3.0, size=n),
-}
+}  # fmt: skip
 NARROW = ("float16", "uint8", "int64", "bool")
 """Forms that hold no tiny, huge or far numbers: they get what they can hold."""
 

@@ -135,14 +135,12 @@ def test_counts_have_no_columns_that_follow_from_others() -> None:
     ("change", "message"),
     [
         ({"weights": [0.5, 0.6, 0.1]}, "weights must be at least 0 and add up to 1"),
-        ({"weights": [0.5, 0.5]}, "weights has shape"),
-        ({"means": [1.0, 2.0]}, "means has shape"),
-        ({"means": np.full((C, D), np.nan)}, "means"),
-        ({"covariances": np.eye(D)}, "covariances has shape"),
+        ({"weights": [0.5, 0.5]}, "weights has shape"), ({"means": [1.0, 2.0]}, "means has shape"),
+        ({"means": np.full((C, D), np.nan)}, "means"), ({"covariances": np.eye(D)}, "covariances has shape"),
         ({"covariances": -np.ones((C, D, D))}, "covariances must be symmetric, positive-definite"),
         ({"covariance_type": "round"}, "covariance_type must be one of"),
     ],
-)
+)  # fmt: skip
 def test_wrong_parameters_are_named(change: dict[str, Any], message: str) -> None:
     names = ("weights", "means", "covariances", "covariance_type")
     given = dict(zip(names, parameters("full"), strict=True))

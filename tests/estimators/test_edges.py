@@ -17,21 +17,17 @@ from globular import (  # isort: skip
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 RANDOM = np.random.default_rng(0)
 EDGES: dict[str, Any] = {
-    "one row": [[1.0, 2.0]],
-    "two rows": [[1.0, 2.0], [3.0, 4.0]],
-    "as many rows as components": np.arange(6.0).reshape(3, 2),
-    "all alike": np.full((50, 3), 7.0),
-    "all alike, far": np.full((7, 2), 1e8),
-    "duplicates": np.repeat([[0.0, 0.0], [1.0, 5.0], [9.0, 2.0]], 40, axis=0),
+    "one row": [[1.0, 2.0]], "two rows": [[1.0, 2.0], [3.0, 4.0]],
+    "as many rows as components": np.arange(6.0).reshape(3, 2), "all alike": np.full((50, 3), 7.0),
+    "all alike, far": np.full((7, 2), 1e8), "duplicates": np.repeat([[0.0, 0.0], [1.0, 5.0], [9.0, 2.0]], 40, axis=0),
     "constant column": np.hstack([blobs(300, 4, 2), np.full((300, 1), 3.0)]),
     "line far away": np.column_stack([np.arange(80.0), np.arange(80.0)]) + 1e8,
     "thin": np.column_stack([np.arange(8.0), 1e-12 * np.arange(8.0)]),
     "collinear": blobs(300, 4, 2) @ np.array([[1.0, 2.0, 3.0], [0.0, 0.0, 0.0]]),
-    "fewer rows than columns": RANDOM.normal(size=(15, 40)),
-    "offset": blobs(300, 4, 2) + 1e8,
+    "fewer rows than columns": RANDOM.normal(size=(15, 40)), "offset": blobs(300, 4, 2) + 1e8,
     "outlier": np.vstack([blobs(300, 4, 2), [[1e9, -1e9]]]),
     "float32": (np.arange(20).reshape(10, 2) * 1e-3 + 100).astype(np.float32),
-}
+}  # fmt: skip
 MODELS = [
     *(GaussianMixture(3, covariance_type=kind, reg_covar=reg) for kind in FAMILIES for reg in (0.0, 1e-6)),
     *(VariationalGaussianMixture(3, covariance_type=kind) for kind in ("diag", "spherical", "tied_spherical")),

@@ -278,12 +278,11 @@ def test_other_algorithms_are_the_other_estimators(n: int) -> None:
         lambda n: GaussianMixture(n, algorithm="variational", covariance_type="diag"),
         lambda n: VariationalGaussianMixture(n, covariance_type="diag"),
         lambda n: VariationalGaussianMixture(n, covariance_type="diag", search="neighbors"),
-        lambda n: ChunkyGaussianMixture(n),
-        lambda n: InfiniteGaussianMixture(truncation="fixed", max_components=n),
+        lambda n: ChunkyGaussianMixture(n), lambda n: InfiniteGaussianMixture(truncation="fixed", max_components=n),
         lambda n: InfiniteGaussianMixture(truncation="fixed", max_components=n, accelerate=False),
         lambda n: InfiniteMultinomialMixture(truncation="fixed", max_components=n),
     ],
-)
+)  # fmt: skip
 def test_kmeans_starts_either_side_of_hierarchical_seeds(make: Any, n: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(named, "GREEDY_UP_TO", 20)
     monkeypatch.setattr(named, "PLUS_PLUS_UP_TO", 40)

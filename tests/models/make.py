@@ -28,8 +28,7 @@ def rows_for(name: str) -> np.ndarray:
 
 
 MODELS = {
-    "kmeans": globular.KMeans(6, random_state=0),
-    "kmeans-cosine": globular.KMeans(6, metric="cosine", random_state=0),
+    "kmeans": globular.KMeans(6, random_state=0), "kmeans-cosine": globular.KMeans(6, metric="cosine", random_state=0),
     "kmeans-probing": globular.KMeans(6, algorithm="probing", random_state=0),
     "variational-kmeans": globular.VariationalKMeans(6, random_state=0),
     "nested": globular.NestedMiniBatchKMeans(6, random_state=0),
@@ -40,11 +39,10 @@ MODELS = {
     "chunky": globular.ChunkyGaussianMixture(6, random_state=0),
     "low-rank": globular.LowRankGaussianMixture(6, 2, random_state=0),
     "von-mises-fisher": globular.VonMisesFisherMixture(6, random_state=0),
-    "poisson": globular.PoissonMixture(6, random_state=0),
-    "bernoulli": globular.BernoulliMixture(3, random_state=0),
+    "poisson": globular.PoissonMixture(6, random_state=0), "bernoulli": globular.BernoulliMixture(3, random_state=0),
     "infinite": globular.InfiniteGaussianMixture(random_state=0),
     "infinite-counts": globular.InfiniteMultinomialMixture(random_state=0),
-}
+}  # fmt: skip
 
 
 def main(version: str) -> None:

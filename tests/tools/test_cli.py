@@ -249,17 +249,14 @@ def test_an_output_that_is_an_input_is_refused_also_with_force(data, model_folde
     for asked in (
         *([*predict, data, "-o", same] for same in (data, "points.npy", "link.npy", "hard.npy")),
         *([*predict, "parts", "-o", inside] for inside in ("parts/1.npy", "parts/new.npy", "linked/new.npy")),
-        [*predict, "part*/*.npy", "-o", "parts/1.npy"],
-        [*predict, "several.npz::X", "-o", "several.npz"],
-        [*fit, "--labels", data],
-        [*fit, "--weights", "weights.npy", "--labels", "weights.npy"],
-        ["fit", "parts", "-k", 3, "-o", "parts", "--force"],
-        ["fit", "parts", "-k", 3, "-o", "parts/model"],
+        [*predict, "part*/*.npy", "-o", "parts/1.npy"], [*predict, "several.npz::X", "-o", "several.npz"],
+        [*fit, "--labels", data], [*fit, "--weights", "weights.npy", "--labels", "weights.npy"],
+        ["fit", "parts", "-k", 3, "-o", "parts", "--force"], ["fit", "parts", "-k", 3, "-o", "parts/model"],
         ["coreset", "several.npz::X", "-n", 9, "-o", "several.npz", "--force"],
         ["export", model_folder, "--data", "parts", "-o", "parts/x.faiss"],
         ["report", model_folder, "--data", "parts", "-o", "parts/report.html"],
         ["select", "parts", "-k", "2,3", "-o", "parts/scores.csv"],
-    ):
+    ):  # fmt: skip
         assert_refused(capsys, *asked, says="the output would change the input .*; choose another place for it")
     assert_refused(capsys, *fit[:-4], "-o", "x.npy", "--labels", "x.npy", says="the model of -o x.npy goes there")
     assert {path: path.read_bytes() for path in tmp_path.rglob("*.np*")} == before

@@ -122,7 +122,7 @@ _MIXTURES: Mapping[str, Mapping[str, Values]] = {
         "FEW_ROWS_PER_COMPONENT": (1, NEVER), "FEW_NUMBERS": (1000, NEVER), "SETTLED_COMPONENTS": (0, NEVER),
         "SETTLED_ON_ALL_ROWS": (0, NEVER), "COMPONENTS_PER_STEP": (0.1, NEVER), "WORK_OF_A_STEP": (1.0, 1e12),
     },
-    "algorithms.mixtures.probing": {"WORK_OF_A_MEMBER": (0.0, 1e12), "LONGEST_WAIT": (1, NEVER)},
+    "algorithms.mixtures.probing": {"WORK_OF_A_MEMBER": (1e-9, 1e12), "LONGEST_WAIT": (1, NEVER)},
     "estimators.mixture": {"VARIATIONAL_FROM": (2, NEVER)},
     "estimators.variational_mixture": {"NEIGHBORS_UP_TO": (1, NEVER)},
 }  # fmt: skip
@@ -174,7 +174,8 @@ _FILES: Mapping[str, Mapping[str, Values]] = {
 THRESHOLDS: Mapping[str, tuple[str, Values]] = {
     f"{module}.{name}": (family, values)
     for family, table in {
-        "centers": _CENTERS, "sparse": _SPARSE, "few": _FEW, "seeds": _SEEDS, "batches": _BATCHES, "neighbors": _NEIGHBORS,
+        "centers": _CENTERS, "sparse": _SPARSE, "few": _FEW, "seeds": _SEEDS, "batches": _BATCHES,
+        "neighbors": _NEIGHBORS,
         "mixtures": _MIXTURES, "families": _FAMILIES, "correlated": _CORRELATED, "trees": _TREES, "files": _FILES,
     }.items()
     for module, constants in table.items()

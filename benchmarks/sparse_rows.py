@@ -93,6 +93,7 @@ def main() -> None:
                 error = -estimator.score(X) / X.shape[0] if model != "KMeans" else estimator.inertia_ / X.shape[0]
                 found.append((name, k, model, round(seconds, 2), round(float(error), 5), estimator.n_iter_))
                 print(*found[-1], flush=True)
+    options.out.mkdir(parents=True, exist_ok=True)
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows([HEAD, *found])
     write_whole(options.out / "sparse.csv", lambda file: file.write(text.getvalue().encode()))

@@ -35,7 +35,11 @@ class SparseCenters:
     @classmethod
     def of(cls, centers: Floats) -> SparseCenters:
         """Dense centres, (C, D)."""
-        return cls(sparse.csr_array(centers).astype(np.float64))
+        C, D = centers.shape
+        entries = np.flatnonzero(centers != 0)  # SciPy's own search by rows and columns takes ten times as long
+        begins = entries.searchsorted(D * np.arange(C + 1))
+        columns = entries - np.repeat(D * np.arange(C), np.diff(begins))
+        return cls(sparse.csr_array((centers.ravel()[entries].astype(np.float64), columns, begins), (C, D)))
 
     @property
     def shape(self) -> tuple[int, int]:

@@ -1,5 +1,7 @@
 """Kernels that threads share, by the library's threads and by Python's: nothing depends on which of them does what."""
 
+from __future__ import annotations  # a kernel's roles are read from the text of its annotations
+
 import ast
 import ctypes
 import os

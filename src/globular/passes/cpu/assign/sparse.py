@@ -47,8 +47,8 @@ def assign_sparse_rows(
     moved: Any,  # IN  those that are not where they were
     same: Any,  # IN  (C,) bool, those that are
     held: Any,  # IN  (N,) labels of the last pass, if that was among as many centres
-    center: Zeros,  # scratch (D,)
-    gains: Zeros,  # scratch (C,)
+    center: Zeros,  # scratch (D,), zeros
+    gains: Zeros,  # scratch (C,), zeros
     read: Scratch,  # scratch (C + 1,) int32
     labels: Any,  # IN/OUT (N,) −1 where there is none
     d2: Any,  # OUT (N,)

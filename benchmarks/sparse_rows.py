@@ -57,7 +57,7 @@ def items(n: int = 100_000, n_items: int = 50_000, n_tastes: int = 3_000) -> Any
     tastes = rng.choice(n_items, (n_tastes, 200), p=popularity)
     own = tastes[rng.integers(n_tastes, size=n)[:, None], rng.zipf(1.3, (n, 20)) % 200]
     chosen = np.where(rng.random((n, 20)) < 0.2, rng.choice(n_items, (n, 20), p=popularity), own)
-    at = np.repeat(np.arange(n), 20), chosen.ravel()
+    at = np.repeat(np.arange(n, dtype=np.int32), 20), chosen.ravel().astype(np.int32)  # as scikit-learn wants them
     return sparse.coo_array((np.ones(20 * n, dtype=np.float32), at), (n, n_items)).tocsr()
 
 
@@ -104,16 +104,18 @@ def draw(found: list[tuple[Any, ...]], path: Path) -> None:
     """Seconds against clusters, a panel for each set."""
     plt = pyplot()
     names = list(dict.fromkeys(line[0] for line in found))
-    figure, panels = plt.subplots(1, len(names), figsize=(4 * len(names), 3.4), squeeze=False)
+    shape: dict[str, Any] = {"figsize": (3.4 * len(names), 3.4), "sharex": True, "sharey": True, "squeeze": False}
+    figure, panels = plt.subplots(1, len(names), **shape)
     for name, axes in zip(names, panels[0], strict=True):
         for model, colour in (("KMeans", BLUE), ("MiniBatchKMeans", GREY), ("Lloyd", ORANGE)):
             lines = [line for line in found if line[0] == name and line[2] == model]
             label = {"Lloyd": "scikit-learn, 25 iterations", "MiniBatchKMeans": "scikit-learn, mini-batches"}
             axes.plot([k for _, k, *_ in lines], [line[3] for line in lines], "o-", color=colour,
                       label=label.get(model, "globular"))  # fmt: skip
-        axes.set(xscale="log", yscale="log", xlabel="clusters", ylabel="seconds", title=name)
+        axes.set(xscale="log", yscale="log", xlabel="clusters", title=name)
         tidy(axes)
-    panels[0][0].legend(frameon=False, fontsize=8)
+    panels[0][0].set_ylabel("seconds")
+    panels[0][-1].legend(frameon=False, fontsize=8, loc="upper right")
     figure.tight_layout()
     write_whole(path, lambda file: figure.savefig(file, dpi=150, format="png"))
 

@@ -94,7 +94,7 @@ def sparse_rows(n: int, n_columns: int, dtype: str) -> Any:
     from scipy.sparse import random_array
 
     options: Any = {"density": 6 / n_columns, "format": "csr", "dtype": np.dtype(dtype)}
-    return random_array((n, n_columns), rng=np.random.default_rng(0), **options)
+    return random_array((n, n_columns), random_state=np.random.default_rng(0), **options)
 
 
 def fit_all(estimator: str, dtype: str) -> None:

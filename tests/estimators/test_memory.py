@@ -41,7 +41,7 @@ def test_a_fit_takes_no_more_than_it_says(model: Any, kind: str, caplog: pytest.
     if kind == "texts":
         if repr(model) not in map(repr, (KMeans(600, **SHORT), KMeans(2000, **SHORT))):
             pytest.skip("other models take them as sparse rows")
-        X = sparse.random_array((20_000, 2000), density=3e-3, format="csr", rng=rng)
+        X = sparse.random_array((20_000, 2000), density=3e-3, format="csr", random_state=rng)
     with warnings.catch_warnings(), caplog.at_level(logging.INFO, logger="globular"):
         warnings.simplefilter("ignore")
         clone(model).fit(X[:2000])  # imports, and kernels to be loaded

@@ -116,7 +116,7 @@ def test_labels_alone_come_from_either_side(n_centers: int, empty: bool, monkeyp
     calls = []
     by_file = exact.label_sparse_rows
     monkeypatch.setattr(exact, "label_sparse_rows", lambda *args: calls.append(1) or by_file(*args))
-    matrix = sparse.random_array((700, 1000), density=3e-3, rng=np.random.default_rng(0), format="csr")
+    matrix = sparse.random_array((700, 1000), density=3e-3, random_state=np.random.default_rng(0), format="csr")
     shard, rows = CpuShard(matrix), matrix.toarray()
     centers = rows[:n_centers] + (0.0 if empty else np.random.default_rng(1).random((n_centers, 1000)))
     found = shard.run(Assign(centers, want="labels"))

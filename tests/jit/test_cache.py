@@ -41,7 +41,7 @@ print(compile_seconds() > before)
 """
 
 
-@pytest.fixture(params=["fast", "stock"])
+@pytest.fixture(params=["auto", "stock"])
 def package(tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A package of kernels that nobody else uses: one and what it calls in two files, and one that calls nothing."""
     monkeypatch.setenv("GLOBULAR_JIT", request.param)
@@ -114,7 +114,7 @@ WAYS: dict[str, Callable[[Path], None]] = {
 
 
 @pytest.mark.skipif(not hasattr(os, "geteuid"), reason="files have no owners on this system")
-@pytest.mark.parametrize("package", ["fast"], indirect=True)
+@pytest.mark.parametrize("package", ["auto"], indirect=True)
 def test_folders_that_others_can_write_to_are_left_aside(package: Path) -> None:
     run(package, umask=0)
     folder = package / "user" / "globular"

@@ -11,7 +11,7 @@ _REASONS = {
         passes.cpu.expect.pairs: PAIRS_AT_ONCE
         passes.cpu.expect.remembered: ROUNDING
         passes.cpu.plain: ROWS_PER_BLOCK
-        passes.cpu.sparse_seeds: COMMON CANCELLED
+        passes.cpu.sparse_seeds: COMMON HALF_LOST
         passes.tree.splitting: SAMPLE LOPSIDED
         passes.host: HORIZON
     """,

@@ -48,14 +48,14 @@ class KMeans(CentroidEstimator):
         there are that many distinct rows.
     algorithm : {"auto", "exact", "probing", "lloyd", "yinyang", "elkan", "full"}, default="auto"
         "auto" takes "exact" below 500 clusters ("lloyd" if you give the centres to start from) and "probing" from there
-        on; see `algorithm_`. Both begin in a subspace
-        of the columns and with parts of the rows where that pays, swap centres that are hardly missed to where they
-        gain most, and end with accelerated iterations over all rows. With "exact" every row compares itself with every
-        centre; with "probing" only with those of a few cells, redrawn in every iteration, at a cost that grows with
-        the square root of the clusters. Sparse rows with entries in at most one of 256 columns are different: "auto"
-        is "exact" for any number of clusters, and from 400 on seeds and iterations go by an inverted file, without
-        subspace, parts and swaps. Centres that you give are not swapped, and all rows begin with them. "lloyd"
-        is the textbook's: iterations from one start, nothing else; bounds skip distances that change no label.
+        on; see `algorithm_`. Both begin in a subspace of the columns and with parts of the rows where that pays, swap
+        centres that are hardly missed to where they gain most, and end with accelerated iterations over all rows. With
+        "exact" every row compares itself with every centre; with "probing" only with those of a few cells, redrawn in
+        every iteration, at a cost that grows with the square root of the clusters. Sparse rows with entries in at most
+        one of 256 columns are different: "auto" is "exact" for any number of clusters, and from 400 on seeds and
+        iterations go by an inverted file, without subspace, parts and swaps. Centres that you give are not swapped, and
+        all rows begin with them. "lloyd" is the textbook's: iterations from one start, nothing else; bounds skip
+        distances that change no label.
         "yinyang", and scikit-learn's old "full", mean "lloyd"; its "elkan" means "exact", or "lloyd" if you give the
         centres.
     quality : {"fast", "balanced", "best"}, default="balanced"

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from globular.jit import inline, kernel
-from globular.model.sparse_centers import SparseSeeds
+from globular.model.sparse_centers import SparseCenters, SparseSeeds
 from globular.model.statistics import F64
 from globular.passes.cpu.assign.sparse import taken
 from globular.passes.cpu.engine.postings import square
@@ -26,7 +26,7 @@ from globular.seam.sparse_passes import SeedSparse
 
 COMMON = 32
 """Columns that one row in 32 has play no part where draws are compared; larger = fewer take part, in less time."""
-CANCELLED = 2.0**-26
+HALF_LOST = 2.0**-26
 """Share of what a difference is taken of below which it is not trusted: half of the digits are lost; larger = more rows
 are compared entry by entry."""
 
@@ -91,7 +91,7 @@ def square_to(by_column: Any, i: int, seed: int, shared: Any) -> float:
     """‖x_i − s‖² of a row found."""
     total = by_column.squares[i] + by_column.squares[seed]
     found = total - 2.0 * shared.products[i]
-    if found < CANCELLED * total:
+    if found < HALF_LOST * total:
         found = square((by_column.values, by_column.columns, by_column.starts), i, 1.0, by_column, seed)
     return found if found > by_column.zero else 0.0
 
@@ -165,7 +165,7 @@ def seed_sparse_rows(
                 d2[i] = to_seed
                 seeds[i] = number + s
                 sums[run] -= loss
-                if sums[run] < CANCELLED * loss:  # what is left may be rounding
+                if sums[run] < HALF_LOST * loss:  # what is left may be rounding
                     sum_runs(d2, weights, length, run, run + 1, sums)
         if number + s == 0:
             sum_runs(d2, weights, length, 0, sums.shape[0], sums)
@@ -186,11 +186,10 @@ def _begin(shard: CpuShard) -> Seeding:
     matrix = rows.block(0, n)
     if len(shard.scales):
         matrix = matrix.multiply(shard.scales[:, None]).tocsr()
-    columns, owners = matrix.tocsc(), np.repeat(np.arange(n), np.diff(rows.indptr))
+    columns, squares = matrix.tocsc(), SparseCenters(matrix.astype(np.float64, copy=False)).norms
     by_column = RowsByColumn(
         rows.indptr, rows.indices, read_only(matrix.data), columns.indptr.astype(np.int64),
-        columns.indices.astype(np.int32), columns.data,
-        np.bincount(owners, matrix.data.astype(np.float64) ** 2, minlength=n), zero_level(shard),
+        columns.indices.astype(np.int32), columns.data, squares, zero_level(shard),
     )  # fmt: skip
     shared = Shared(
         np.empty(n), np.zeros(n, dtype=np.int64), np.empty(n, dtype=np.int64), np.full(1, np.inf),

@@ -162,7 +162,7 @@ def _far_rows(shard: CpuShard, centers: SparseCenters, n: int) -> SparseCenters:
     for each in (shard.weights, shard.scales):  # a row of zeros has no direction
         if len(each):
             d2 = np.where(each > 0, d2, 0.0)
-    rounding = 1e-28 * centers.norms
+    rounding = 1e-28 * centers.norms  # rows that are no farther lie at their centre
     m = min(4 * n + 16, shard.n_rows)  # rows may be alike: the next iteration finds what these miss
     some = np.argpartition(-d2, m - 1)[:m]
     found: dict[bytes, int] = {}

@@ -25,7 +25,7 @@ from globular.jit import inline, kernel
 from globular.model.sparse_centers import SparseCenters
 from globular.passes.cpu.engine.group import group_by
 
-CANCELLED = 2.0**-40
+ROUNDING = 2.0**-40
 """Share of ‖x‖² + ‖m‖² that rounding may amount to: squares that differ by less are compared by differences."""
 CHECK = 4.0
 """Postings that could be read in the time of a product's entry; larger = all are read sooner."""
@@ -140,7 +140,7 @@ def guess(rows: Any, i: int, scale: float, postings: Any) -> int:
 def closer(rows: Any, i: int, scale: float, length: float, postings: Any, one: int, other: int, lead: float) -> bool:
     """Whether `one` is closer than `other`, or as close and comes first; its score is lower by `lead`."""
     norms = postings.norms
-    if abs(lead) > CANCELLED * (length * length + norms[one] + norms[other]):
+    if abs(lead) > ROUNDING * (length * length + norms[one] + norms[other]):
         return lead > 0.0
     a, b = square(rows, i, scale, postings, one), square(rows, i, scale, postings, other)
     return a < b or (a == b and one < other)
@@ -192,7 +192,7 @@ def closest(
     best, score, nnz = own, norms[own] - 2.0 * its_product, indptr[i + 1] - indptr[i]
     if postings.by_norm.shape[0] == 0:
         return best, score, 0
-    error = CANCELLED * (length * length + norms[own])
+    error = ROUNDING * (length * length + norms[own])
     need = max(0.0, 0.5 * (norms[postings.by_norm[0]] - score) - error)
     total, n_postings = 0.0, 0.0
     for k in range(indptr[i], indptr[i + 1]):

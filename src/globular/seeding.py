@@ -230,7 +230,7 @@ def hierarchical(
         data.shard, n_clusters, generator(random_state), wanted, unit_centers=metric == "cosine"
     )
     seeds = result_of(steps)
-    labels = np.asarray(data.labels(seeds.centers))  # they may still be on workers
+    labels = np.asarray(data.labels(lambda: seeds.centers))  # they may still be on workers
     return HierarchicalSeeds(_cast(seeds.centers, data), labels, seeds.neighbors)
 
 

@@ -30,7 +30,7 @@ from globular.seam.passes import (
     ScatterLabels,
     Take,
 )  # fmt: skip
-from globular.seam.sparse_passes import AssignSparse, SeedSparse
+from globular.seam.sparse_passes import AssignSparse, LabelSparse, SeedSparse
 from globular.seam.tree_passes import Opening
 from split import SplitShard
 
@@ -159,7 +159,7 @@ def test_what_is_set_afresh_does_not_show_what_was_there(case: Case, request: py
 
 
 def test_every_pass_and_every_source_of_candidates_has_a_case() -> None:
-    of_csr_rows = ByColumn, CastBallots, AssignSparse, SeedSparse  # see test_votes.py, test_sparse.py
+    of_csr_rows = ByColumn, CastBallots, AssignSparse, LabelSparse, SeedSparse  # see test_votes.py, test_sparse.py
     kinds = {
         kind
         for module in (passes, center_passes, mixture_passes, answers, sparse_passes, tree_passes)

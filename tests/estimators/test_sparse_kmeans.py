@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from scipy import sparse
 
-from globular import KMeans
+from globular import KMeans, load, save
 from globular.algorithms.kmeans.pipeline import PROBING_FROM, PipelineOptions
+from globular.errors import DataError
 from globular.model.sparse_centers import SPARSE_FROM
+from globular.persistence import read_info
 
 WORDS, PER_TEXT, TOPICS = 2000, 6, 500
 
@@ -150,3 +153,51 @@ def test_time_and_iterations_end_it(X: Any) -> None:
     assert hurried.cluster_centers_.shape == (600, WORDS)
     started = KMeans(600, random_state=0, warm_start=True, max_iter=1).fit(X)
     assert started.fit(X).inertia_ < short.inertia_
+
+
+def test_centers_stay_sparse_until_somebody_asks(X: Any, tmp_path: Path) -> None:
+    model = KMeans(SPARSE_FROM, random_state=0).fit(X)
+    assert model.sparse_centers_.shape == (SPARSE_FROM, WORDS)
+    labels, score = model.predict(X), model.score(X)
+    restored = load(save(model, tmp_path / "model"))
+    info = read_info(tmp_path / "model")
+    assert info.n_clusters == SPARSE_FROM
+    assert str(info.attributes["sparse_centers_"]) == f"array {SPARSE_FROM} × {WORDS} float64"
+    assert len(model.cluster_sizes_) == len(model.get_feature_names_out()) == SPARSE_FROM
+    for each in (model, restored):
+        assert "cluster_centers_" not in vars(each)
+    np.testing.assert_array_equal(restored.predict(X), labels)
+    np.testing.assert_array_equal(restored.cluster_centers_, model.sparse_centers_.toarray())
+    del model.sparse_centers_  # dense ones say the same
+    model.cluster_centers_ = restored.cluster_centers_
+    np.testing.assert_array_equal(model.predict(X), labels)
+    np.testing.assert_array_equal(restored.predict(X[:50].toarray()), labels[:50])
+    assert model.score(X) == pytest.approx(score, rel=1e-12)
+
+
+def test_another_fit_leaves_no_centers_of_the_last(X: Any) -> None:
+    model = KMeans(SPARSE_FROM, random_state=0).fit(X)
+    assert model.cluster_centers_.shape == (SPARSE_FROM, WORDS)
+    model.set_params(n_clusters=3).fit(X)
+    assert "sparse_centers_" not in vars(model)
+    assert model.cluster_centers_.shape == (3, WORDS)
+    model.set_params(n_clusters=SPARSE_FROM, warm_start=False).fit(X)
+    assert "cluster_centers_" not in vars(model)
+    again = KMeans(SPARSE_FROM, random_state=0, warm_start=True).fit(X).fit(X)
+    assert again.init_ == "warm start"
+    with pytest.raises(AttributeError, match="no attribute 'cluster_centers_'"):
+        _ = KMeans(3).cluster_centers_
+
+
+def test_rows_of_weight_zero_get_the_closest_center(X: Any) -> None:
+    weights = np.arange(X.shape[0]) % 3.0
+    model = KMeans(SPARSE_FROM, random_state=0).fit(X, sample_weight=weights)
+    np.testing.assert_array_equal(model.labels_, model.predict(X))
+
+
+@pytest.mark.parametrize(("part", "value"), [("indices", WORDS), ("indptr", 10**9), ("data", np.nan)])
+def test_damaged_sparse_centers_are_refused(X: Any, tmp_path: Path, part: str, value: Any) -> None:
+    model = KMeans(SPARSE_FROM, random_state=0).fit(X)
+    getattr(model.sparse_centers_, part)[-1] = value
+    with pytest.raises((ValueError, DataError)):
+        load(save(model, tmp_path / "model"))

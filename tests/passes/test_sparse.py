@@ -15,6 +15,7 @@ from globular.passes.cpu import CpuShard
 from globular.passes.cpu import shard as shard_module
 from globular.passes.cpu.assign import all as exact
 from globular.passes.cpu.sparse_seeds import COMMON
+from globular.passes.host import RUN
 from globular.seam.passes import AddSeeds, Assign
 from globular.seam.sparse_passes import AssignSparse, SeedSparse
 from makers import weights_for
@@ -114,8 +115,8 @@ def test_pruned_rows_read_less_than_all_postings() -> None:
 @pytest.mark.parametrize(("n_centers", "empty"), [(SPARSE_FROM - 1, True), (SPARSE_FROM, True), (SPARSE_FROM, False)])
 def test_labels_alone_come_from_either_side(n_centers: int, empty: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     calls = []
-    by_file = exact.label_sparse_rows
-    monkeypatch.setattr(exact, "label_sparse_rows", lambda *args: calls.append(1) or by_file(*args))
+    by_file = exact.label_sparse
+    monkeypatch.setattr(exact, "label_sparse", lambda *args: calls.append(1) or by_file(*args))
     matrix = sparse.random_array((700, 1000), density=3e-3, random_state=np.random.default_rng(0), format="csr")
     shard, rows = CpuShard(matrix), matrix.toarray()
     centers = rows[:n_centers] + (0.0 if empty else np.random.default_rng(1).random((n_centers, 1000)))
@@ -145,11 +146,11 @@ def test_dense_rows_are_refused() -> None:
 @pytest.mark.usefixtures("any_entries")
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("unit_rows", [False, True])
-@pytest.mark.parametrize("kind", KINDS)
-def test_each_seed_is_the_best_of_its_draws(kind: str, unit_rows: bool, weighted: bool) -> None:
-    matrix, rng = texts(kind, n_columns=15 * D), np.random.default_rng(1)
-    rows, weights = as_seen(matrix, unit_rows=unit_rows), weights_for(N) if weighted else np.ones(N)
-    rare = rows[:, (rows != 0).sum(axis=0) <= N // COMMON]  # common columns tell draws little, and take long
+@pytest.mark.parametrize(("kind", "n"), [*((kind, N) for kind in KINDS), ("words", 2 * RUN + 5)])
+def test_each_seed_is_the_best_of_its_draws(kind: str, n: int, unit_rows: bool, weighted: bool) -> None:
+    matrix, rng = texts(kind, n=n, n_columns=15 * D), np.random.default_rng(1)
+    rows, weights = as_seen(matrix, unit_rows=unit_rows), weights_for(n) if weighted else np.ones(n)
+    rare = rows[:, (rows != 0).sum(axis=0) <= n // COMMON]  # common columns tell draws little, and take long
     squares = (rows**2).sum(axis=1)
     shard = CpuShard(matrix, weights if weighted else None, unit_rows=unit_rows)
     if unit_rows:  # rows of zeros have no direction, and are no seeds
@@ -172,8 +173,11 @@ def test_each_seed_is_the_best_of_its_draws(kind: str, unit_rows: bool, weighted
         assert of_draws[-1] == pytest.approx(of_draws[:-1].max(), rel=1e-9, abs=1e-9)
         d2 = np.minimum(d2, between[:, k])
     np.testing.assert_allclose(shard.squared_distances, d2, rtol=1e-9, atol=1e-9)
-    np.testing.assert_allclose(between[np.arange(N), shard.closest_seeds], d2, rtol=1e-9, atol=1e-9)
-    assert found.potential == pytest.approx((weights_for(N) if weighted else np.ones(N)) @ d2, rel=1e-9)
+    np.testing.assert_allclose(between[np.arange(n), shard.closest_seeds], d2, rtol=1e-9, atol=1e-9)
+    assert found.potential == pytest.approx((weights_for(n) if weighted else np.ones(n)) @ d2, rel=1e-9)
+    again = CpuShard(matrix, weights_for(n) if weighted else None, unit_rows=unit_rows, n_threads=3)
+    np.testing.assert_array_equal(again.run(SeedSparse(draws)).indices, chosen)
+    np.testing.assert_array_equal(again.squared_distances, shard.squared_distances)
 
 
 @pytest.mark.usefixtures("any_entries")

@@ -71,7 +71,7 @@ class Estimator(BaseEstimator):
         """Whether there was a fit; attributes alone, set by hand, are an error that names the remedy."""
         own = vars(self)
         if "n_features_in_" in own:  # alone it is left by a fit that was refused
-            return "cluster_centers_" in own or "weights_" in own
+            return not own.keys().isdisjoint(("cluster_centers_", "sparse_centers_", "weights_"))
         if by_hand := [name for name in own if name.endswith("_") and name != "feature_names_in_"]:
             name = type(self).__name__
             raise NotFittedError(f"{by_hand[0]} was set on a {name} that is not fitted; {self._instead_of_setting}")
@@ -114,7 +114,7 @@ class Estimator(BaseEstimator):
         labels = np.asarray(self.labels_)
         n = vars(self).get("n_clusters_")  # of an infinite mixture, which may have more components
         if n is None:
-            n = len(self.cluster_centers_ if hasattr(self, "cluster_centers_") else self.means_)
+            n = self._n_found if hasattr(self, "_n_found") else len(self.means_)
         return np.bincount(labels[labels >= 0], minlength=n)  # nested batches leave some without a label
 
     def _begin(self, X: Any, sample_weight: Any, *, watched: bool) -> Iterator[Record]:

@@ -22,16 +22,10 @@ from globular.algorithms.steps import Step, in_units
 from globular.data.open import as_source
 from globular.estimators.base import Estimator
 from globular.estimators.certificates import Certificate, of_centers
-from globular.estimators.checks import (
-    check_allocation,
-    check_common,
-    check_indices,
-    checked_floats,
-    checked_limit,
-    fit_bytes,
-)
+from globular.estimators.checks import check_allocation, check_common, check_indices, checked_limit, fit_bytes
 from globular.estimators.elsewhere import lazily, where_x_is
 from globular.estimators.inputs import Input, open_input
+from globular.estimators.kept_centers import KeptCenters
 from globular.estimators.parameters import AUTO, FROM_ONE, Constraints, one_of
 from globular.estimators.running import Clock, Fit, warn_user
 from globular.estimators.starts import filled_up, of_unit_length, spare_centers
@@ -49,7 +43,7 @@ BLOCK_BYTES = 1 << 27
 """About what a block of distances takes that are written somewhere else."""
 
 
-class CentroidEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Estimator):
+class CentroidEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, KeptCenters, Estimator):
     """Base of the k-means family: subclasses say which steps to run (`_steps`) and take over a step (`_take_over`)."""
 
     _constraints: ClassVar[Constraints] = {
@@ -61,7 +55,6 @@ class CentroidEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clust
     metric: str
     n_init: int | str
     init: Any
-    cluster_centers_: NDArray[np.floating[Any]]
     labels_: Labels
     inertia_: float
     _kind = "clusters"
@@ -85,7 +78,7 @@ class CentroidEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clust
         centers = filled_up(centers, self.n_clusters, spare)
         if self.metric == "cosine":
             centers = of_unit_length(centers)
-        self.cluster_centers_ = np.asarray(centers.astype(data.dtype))
+        self._keep_centers(centers, data)
 
     @abstractmethod
     def _take_over(self, step: Step[Any], data: Input) -> None:
@@ -99,7 +92,7 @@ class CentroidEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clust
         """Set labels, inertia and recall by a search of `n_probes` cells, 0 for all centres; returns the distances."""
         centers = self._centers()
         found = label_rows(data.shard, centers, n_probes, labelled=labelled, seconds_left=seconds_left)
-        self.labels_ = data.labels(centers, exact=n_probes == 0).copy()
+        self.labels_ = data.labels(self._centers, exact=n_probes == 0).copy()
         self.inertia_, self.label_recall_ = found.objective * data.unit, found.recall
         return found.n_distances
 
@@ -176,7 +169,7 @@ class CentroidEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clust
         self.__dict__.pop("labels_", None)
         if history[-1].labels_all_rows:
             self._take_over(step, data)
-            self.labels_ = data.labels(self._centers())
+            self.labels_ = data.labels(self._centers)
         else:
             self._take_preparation(step.lifted(), data, spare)
         self.inertia_ = step.objective
@@ -240,11 +233,12 @@ class CentroidEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clust
 
     def _labelled(self, X: Any, *, exact: bool) -> Shard:
         """The rows with their labels, by all centres or by those of a few cells."""
-        shard, centers = self._open(X, None, reset=False).shard, self._centers()
+        check_is_fitted(self)
+        shard = self._open(X, None, reset=False).shard
         if exact:
-            shard.run(Assign(centers, want="labels"))
+            self._assign(shard)
         else:
-            find_labels(shard, centers, np.random.default_rng(0))
+            find_labels(shard, self._centers(), np.random.default_rng(0))
         return shard
 
     def _distance(self, squares: F64) -> F64:
@@ -303,8 +297,8 @@ class CentroidEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clust
         ([[0, 1], [2, 1]], [[1.0, 3.0], [1.0, 4.0]])
         """
         check_is_fitted(self)
-        if not 1 <= n_centers <= len(self.cluster_centers_):
-            raise ValueError(f"n_centers must lie between 1 and {len(self.cluster_centers_)}, got {n_centers}")
+        if not 1 <= n_centers <= self._n_found:
+            raise ValueError(f"n_centers must lie between 1 and {self._n_found}, got {n_centers}")
         data = self._open(X, None, reset=False)
         n_bytes = 2 * NEAREST.itemsize * data.n_rows * n_centers
         check_allocation(n_bytes, f"{n_centers} centres of every row", "pass X in parts")
@@ -331,7 +325,7 @@ class CentroidEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clust
         labels = np.asarray(shard.labels)
         order = np.lexsort((self._distance(answer(shard, Own(self._centers()), "squares")), labels))
         found, first = np.unique(labels[order], return_index=True)
-        medoids = np.full(len(self.cluster_centers_), -1, dtype=np.int64)
+        medoids = np.full(self._n_found, -1, dtype=np.int64)
         medoids[found] = order[first]
         return medoids
 
@@ -356,24 +350,23 @@ class CentroidEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clust
     def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
         """Minus the sum of squared distances of the rows to their closest centres (larger is better)."""
         data = self._open(X, sample_weight, reset=False)
-        return -data.shard.run(Assign(self._centers(), want="labels")).objective * data.unit
-
-    def _centers(self) -> F64:
-        return checked_floats(self.cluster_centers_, "cluster_centers_", (None, self.n_features_in_))
+        return -self._assign(data.shard).objective * data.unit
 
     def _check_state(self) -> None:
         """Refuse fitted attributes that do not go together; what has been read from a file may be anything."""
         check_common(self, "inertia_")
-        n_found = len(self._centers())
+        if self._sparse_centers() is None:
+            self._centers()
+        n_found = self._n_found
         if n_found != self.n_clusters:
-            raise ValueError(f"cluster_centers_ holds {n_found} centres, n_clusters={self.n_clusters}; fit again")
+            raise ValueError(f"the model holds {n_found} centres, n_clusters={self.n_clusters}; fit again")
         labels = getattr(self, "labels_", None)
         if isinstance(labels, np.ndarray):  # those on workers have not been anywhere else
             check_indices(labels, "labels_", (None,), n_found, least=self._least_label)
 
     @property
     def _n_features_out(self) -> int:
-        return len(self.cluster_centers_)
+        return self._n_found
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

@@ -164,10 +164,10 @@ def fit_bytes(n_rows: int, n_columns: int, n_numbers: int, n_words: int, n_threa
 def sparse_bytes(n_rows: int, n_entries: int, n_columns: int, n_clusters: int, n_threads: int) -> int:
     """For a fit of sparse rows with sparse centres: entries by row, by column and by cluster, and what they come from.
 
-    Centres have at most as many entries as the rows. They are dense at the end alone, in float64 and as handed out.
+    Centres have at most as many entries as the rows.
     """
     threads = n_threads * (8 * (n_columns + n_clusters) + THREAD_BYTES)
-    return 3 * 8 * n_clusters * n_columns + 128 * n_entries + 80 * n_rows + FIXED_BYTES + threads
+    return 128 * n_entries + 80 * n_rows + FIXED_BYTES + threads
 
 
 def neighbor_bytes(n_rows: int, n_clusters: int, n_neighbors: int, n_candidates: int, n_random: int) -> int:

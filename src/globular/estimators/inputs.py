@@ -156,10 +156,10 @@ class Input:
     incomplete: IncompleteRows | None = None
     """The rows as they were given, where some entries are not known; the shard has these filled in."""
 
-    def labels(self, centers: F64, *, exact: bool = False) -> Labels:
+    def labels(self, centers: Callable[[], F64], *, exact: bool = False) -> Labels:
         """The labels of all rows that were given: those of the shard, and the closest centre of those left out."""
         labels = np.asarray(self.shard.labels)
-        return labels if self.left_out is None else self.left_out.join(labels, centers, exact=exact)
+        return labels if self.left_out is None else self.left_out.join(labels, centers(), exact=exact)
 
     def answers(self, label: Callable[[Shard], Labels]) -> Labels:
         """What a function of a shard says of all rows that were given, those left out too."""

@@ -19,8 +19,8 @@ from globular.estimators.parameters import Constraints, one_of
 from globular.estimators.running import INTERRUPTED, warn_user
 from globular.estimators.starts import continues, starting_centers
 from globular.model.history import ITERATIONS, History
+from globular.model.sparse_centers import SparseCenters
 from globular.model.statistics import F64
-from globular.seam.passes import Assign
 from globular.seam.shard import Shard
 from globular.seam.sparse_passes import AssignSparse
 from globular.threads import resolve_threads
@@ -74,6 +74,9 @@ class KMeans(CentroidEstimator):
     Attributes
     ----------
     cluster_centers_ : array of shape (n_clusters, n_features)
+    sparse_centers_ : scipy.sparse.csr_array of shape (n_clusters, n_features)
+        The same after a fit that keeps centres sparse, and only then; `cluster_centers_` is made of it for the first
+        who asks.
     labels_ : int32 array of shape (n_samples,)
         Index of the closest centre of every row; after "probing", of the closest one that was looked at.
     inertia_ : float
@@ -163,7 +166,7 @@ class KMeans(CentroidEstimator):
         return kmeans(data.shard, seed, options, random_state)
 
     def _center_copies(self, data: Input) -> int:
-        return 3 if self._options(data=data).inverts else super()._center_copies(data)
+        return 0 if self._options(data=data).inverts else super()._center_copies(data)
 
     def _most_bytes(self, data: Input) -> int:
         if not self._options(data=data).inverts:
@@ -176,16 +179,21 @@ class KMeans(CentroidEstimator):
         return super()._card_bytes_per_row + CARD_BYTES_PER_PROBE * self._options().stepping.n_probes
 
     def _take_over(self, step: Step[F64], data: Input) -> None:
-        self.cluster_centers_ = np.asarray(step.lifted().astype(data.dtype))
+        self._keep_centers(step.model if isinstance(step.model, SparseCenters) else step.lifted(), data)
 
     def _last_probes(self, data: Input) -> int:
         return self._options(data=data).last_probes
 
     def _finish(self, data: Input, seconds_left: float) -> int:
-        n_probes, last = self._last_probes(data), self.history_[-1]
-        if self.stopped_ == "no label changed" and data.dtype == np.float64:  # else centres have moved, or were rounded
-            self.labels_, self.label_recall_ = data.labels(self._centers(), exact=n_probes == 0).copy(), 1.0
-            return 0
+        n_probes, last, centers = self._last_probes(data), self.history_[-1], self._sparse_centers()
+        is_same = self.stopped_ == "no label changed" and data.dtype == np.float64  # centres neither moved nor rounded
+        if is_same or centers is not None:
+            n_distances, self.label_recall_ = 0, 1.0
+            if not is_same:
+                found = self._assign(data.shard)
+                self.inertia_, n_distances = found.objective * data.unit, found.n_distances
+            self.labels_ = data.labels(self._centers, exact=n_probes == 0).copy()
+            return n_distances
         # swaps that Ctrl-C has ended leave labels of no centre
         labelled = last.stage == ITERATIONS or (last.labels_all_rows and self.stopped_ != INTERRUPTED)
         return self._label(data, n_probes, seconds_left, labelled=labelled)
@@ -193,9 +201,9 @@ class KMeans(CentroidEstimator):
     def _take_found(self, centers: F64, data: Input) -> None:
         """Take over centres that were found elsewhere, and label all rows."""
         self.n_features_in_ = data.n_columns
-        self.cluster_centers_ = np.asarray(centers.astype(data.dtype))
-        found = data.shard.run(Assign(self._centers(), want="labels"))
-        self.labels_ = data.labels(self._centers(), exact=True).copy()
+        self._keep_centers(centers, data)
+        found = self._assign(data.shard)
+        self.labels_ = data.labels(self._centers, exact=True).copy()
         self.inertia_, self.n_distances_ = found.objective * data.unit, found.n_distances
         self.history_, self.n_iter_, self.label_recall_ = History(), 0, 1.0
         self.algorithm_, self.init_, self.subspace_dimension_ = self._options().chosen, "array", data.n_columns

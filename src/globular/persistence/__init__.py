@@ -26,6 +26,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import sparse
 from sklearn.utils.validation import check_is_fitted
 
 from globular._version import __version__
@@ -173,7 +174,7 @@ def read_info(path: str | Path) -> ModelInfo:
     with _damage_reported(folder):
         attributes = {name: decode_value(value) for name, value in document["attributes"].items()}
         history = attributes.pop("history_", None)
-        of_clusters = [attributes.get(name) for name in ("cluster_centers_", "means_", "weights_")]
+        of_clusters = [attributes.get(name) for name in ("cluster_centers_", "sparse_centers_", "means_", "weights_")]
         shapes = [getattr(array, "shape", ()) for array in of_clusters]
         return ModelInfo(
             class_name=document["class"],
@@ -250,6 +251,9 @@ def encode_fitted(name: str, value: Any, arrays: dict[str, NDArray[Any]]) -> Any
         return encode_fitted(name, value.item(), arrays)
     if isinstance(value, np.ndarray) or hasattr(value, "__array__"):  # labels may still be on workers
         return _encode_array(name, np.asarray(value), arrays)
+    if isinstance(value, sparse.csr_array):
+        parts = {part: getattr(value, part) for part in ("data", "indices", "indptr")}
+        return {"$csr": encode_fitted(name, parts, arrays), "shape": list(value.shape)}
     if isinstance(value, History):
         rows = value.to_json_rows()
         return {"$history": [{key: encode_fitted(key, item, arrays) for key, item in row.items()} for row in rows]}
@@ -296,6 +300,14 @@ def decode_value(value: Any, arrays: Mapping[str, NDArray[Any]] | None = None, d
         return {key: inside(item) for key, item in content.items()}
     if tag == "$text":
         return _decode_texts(content)
+    if tag == "$csr":
+        (n_rows, n_columns), parts = value["shape"], inside(content)
+        size = index(n_rows), index(n_columns)
+        if arrays is None:
+            return ArrayShape(size, parts["data"].dtype)
+        matrix = sparse.csr_array((parts["data"], parts["indices"], parts["indptr"]), size)
+        matrix.check_format(full_check=True)
+        return matrix
     if tag == "$array":
         shape, dtype = tuple(index(n) for n in value["shape"]), str(value["dtype"])
         if arrays is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from globular.model.sparse_centers import SparseCenters, SparseSeeds, SparseStatistics
-from globular.model.statistics import F64
+from globular.model.statistics import F64, HardStatistics
 from globular.seam.among import Need
 from globular.seam.passes import HERE, Effect, Pass
 
@@ -18,6 +18,15 @@ class AssignSparse(Pass[SparseStatistics]):
 
     needs = SPARSE_HERE
     effect = Effect({"labels", "d2"}, afresh=True)
+    centers: SparseCenters
+
+
+@dataclass(frozen=True, eq=False)
+class LabelSparse(Pass[HardStatistics]):
+    """`Assign` to all of some sparse centres, which wants "labels"."""
+
+    needs = SPARSE_HERE
+    effect = Effect({"labels"}, afresh=True)
     centers: SparseCenters
 
 

@@ -21,7 +21,7 @@ from globular.jit import Queue, Scratch, inline, kernel, new_queue, share_kernel
 from globular.jit.tiles import ROWS
 from globular.model.sparse_centers import SparseCenters, are_sparse
 from globular.model.statistics import HardStatistics
-from globular.passes.cpu.assign.sparse import label_sparse_rows
+from globular.passes.cpu.assign.sparse import label_sparse
 from globular.passes.cpu.engine.decide import ROUND_DOWN, label_block
 from globular.passes.cpu.engine.rows import add_row, squared_distance
 from globular.passes.cpu.rows import KernelRows, on_rows
@@ -31,7 +31,7 @@ from globular.passes.cpu.sums import add_moved, sums_about_offset, wanted_sums
 from globular.passes.host import CACHED_NUMBERS, runs_of
 from globular.seam.among import All
 from globular.seam.passes import Assign
-from globular.seam.sparse_passes import AssignSparse
+from globular.seam.sparse_passes import LabelSparse
 from globular.threads import worth_waking
 
 ROWS_PER_LABELLED_SPAN = 1024
@@ -236,11 +236,8 @@ def assign_spans(
 def assign_all(shard: CpuShard, work: Assign) -> HardStatistics:
     """Every row against all centres that may be closer than its own."""
     want_sums = work.want == "sums"
-    if not want_sums and not shard.why_not(AssignSparse) and are_sparse(work.centers):
-        objective, n_changed, n_distances = label_sparse_rows(
-            shard, SparseCenters.of(work.centers), np.empty(shard.n_rows)
-        )
-        return HardStatistics(*wanted_sums(shard, work), objective, n_changed, n_distances)
+    if not want_sums and not shard.why_not(LabelSparse) and are_sparse(work.centers):
+        return label_sparse(shard, LabelSparse(SparseCenters.of(work.centers)))
     settled = shard.recall(Settled) or Settled(shard)
     shard.forget(Settled)  # until the pass is complete
     settled.aim_at(work.centers)

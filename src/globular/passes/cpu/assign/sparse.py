@@ -7,6 +7,7 @@ that has moved: it looks at an inverted file of those alone.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,7 +16,7 @@ from scipy import sparse
 
 from globular.jit import Queue, Scratch, Zeros, kernel, new_queue, share_kernel, take_number
 from globular.model.sparse_centers import SparseCenters, SparseStatistics
-from globular.model.statistics import F64
+from globular.model.statistics import F64, HardStatistics
 from globular.passes.cpu.engine.group import group_by
 from globular.passes.cpu.engine.postings import (
     Looks,
@@ -32,7 +33,13 @@ from globular.passes.cpu.rows import CSRRows
 from globular.passes.cpu.shard import CpuShard
 from globular.passes.host import SEARCHED_AT_ONCE
 from globular.seam.passes import Labels
-from globular.seam.sparse_passes import AssignSparse
+from globular.seam.sparse_passes import AssignSparse, LabelSparse
+from globular.threads import SECONDS_PER_LOOK, worth_waking
+
+CLUSTERS_AT_ONCE = 16
+"""Clusters that a thread adds up before it asks for more; larger = it asks less often."""
+BLOCK = 64
+"""Columns that are looked through together for sums; larger = fewer blocks, and more zeros in each."""
 
 
 @kernel
@@ -111,8 +118,7 @@ def label_sparse_rows(shard: CpuShard, centers: SparseCenters, d2: F64) -> tuple
     if before is not None and before.centers.shape == centers.shape:
         same = centers.is_same(before.centers)
     held = np.full(shard.n_rows, -1, dtype=np.int32) if before is None else before.held
-    postings = new_postings(centers, np.ones(C, dtype=np.bool_))
-    moved = new_postings(centers, ~same) if same.any() else postings
+    postings, moved = new_postings(centers, same, shard.n_threads)
     n_stretches = -(-shard.n_rows // SEARCHED_AT_ONCE)
     objectives, numbers = np.empty(n_stretches), np.empty((n_stretches, 2), dtype=np.int64)
     queue = new_queue()
@@ -130,18 +136,70 @@ def label_sparse_rows(shard: CpuShard, centers: SparseCenters, d2: F64) -> tuple
     return float(objectives.sum()), n_changed, -(-n_products * shard.n_rows // max(1, len(rows.data)))
 
 
+@kernel
+def add_members(
+    queue: Queue,  # IN/OUT stretches of clusters
+    length: int,  # IN  clusters of a stretch
+    first: Any,  # IN  (C + 1,) where the rows of each cluster begin
+    order: Any,  # IN  (N,) rows by their labels
+    rows: Any,  # IN  (data, indices, indptr)
+    scales: Any,  # IN  (N,) or empty
+    weights: Any,  # IN  (N,) or empty
+    sums: Zeros,  # scratch (D,), zeros
+    marks: Zeros,  # scratch (blocks of columns,) bool, zeros: has a block sums?
+    starts: Any,  # IN  (C + 1,) where the entries of each cluster go; OUT their number, where there is no room yet
+    columns: Any,  # OUT (n,) ascending for each cluster, or empty: no room
+    values: Any,  # OUT (n,) Σ w x
+) -> None:
+    """Σ w x of each cluster, but zeros: how many there are, or which. O(entries + C · blocks)."""
+    data, indices, indptr = rows
+    D, C, s = sums.shape[0], first.shape[0] - 1, take_number(queue)
+    while s * length < C:
+        for c in range(s * length, min((s + 1) * length, C)):
+            for at in range(first[c], first[c + 1]):
+                i, factor = order[at], 1.0
+                if weights.shape[0]:
+                    factor *= weights[i]
+                if scales.shape[0]:
+                    factor *= scales[i]
+                for q in range(indptr[i], indptr[i + 1]):
+                    sums[indices[q]] += factor * data[q]
+                    marks[indices[q] // BLOCK] = True
+            n = starts[c] if columns.shape[0] else 0
+            for block in range(marks.shape[0]):
+                if marks[block]:
+                    marks[block] = False
+                    for j in range(block * BLOCK, min((block + 1) * BLOCK, D)):
+                        if sums[j] != 0.0:
+                            if columns.shape[0]:
+                                columns[n], values[n] = j, sums[j]
+                            n += 1
+                            sums[j] = 0.0
+            if columns.shape[0] == 0:
+                starts[c + 1] = n
+        s = take_number(queue)
+
+
 def sparse_sums(shard: CpuShard, C: int) -> SparseCenters:
-    """Σ w x per label."""
-    rows, n = shard.rows, shard.n_rows
+    """Σ w x per label: counted first, then written where there is room for just as many."""
+    rows, D = shard.rows, shard.n_columns
     assert isinstance(rows, CSRRows)
-    factors: NDArray[Any] = np.ones(n)
-    for each in (shard.weights, shard.scales):
-        if len(each):
-            factors = factors * each
-    members = sparse.csr_array((factors, shard.labels, np.arange(n + 1)), shape=(n, C)).T.tocsr()
-    sums = members @ rows.block(0, n)
-    sums.sort_indices()
-    return SparseCenters(sums)
+    first, order = group_by(shard.labels, C, shard.n_threads)
+    starts, columns, values = np.zeros(C + 1, dtype=np.int64), np.empty(0, dtype=np.int32), np.empty(0)
+
+    def add(queue: NDArray[np.int64]) -> None:
+        add_members(
+            queue, CLUSTERS_AT_ONCE, first, order, rows.kernel_rows(0, shard.n_rows), shard.scales, shard.weights,
+            np.zeros(D), np.zeros(-(-D // BLOCK), dtype=np.bool_), starts, columns, values,
+        )  # fmt: skip
+
+    n_threads = min(worth_waking(shard.n_threads, SECONDS_PER_LOOK * len(rows.data)), -(-C // CLUSTERS_AT_ONCE))
+    share_kernel(partial(add, queue := new_queue()), queue, n_threads, calls_blas=False)
+    starts = starts.cumsum()
+    columns, values = np.empty(starts[-1], dtype=np.int32), np.empty(starts[-1])
+    if starts[-1]:
+        share_kernel(partial(add, queue := new_queue()), queue, n_threads, calls_blas=False)
+    return SparseCenters(sparse.csr_array((values, columns, starts), shape=(C, D)))
 
 
 def taken(shard: CpuShard, indices: NDArray[np.integer]) -> SparseCenters:
@@ -171,6 +229,12 @@ def _far_rows(shard: CpuShard, centers: SparseCenters, n: int) -> SparseCenters:
             entries = slice(rows.indptr[i], rows.indptr[i + 1])
             found.setdefault(rows.indices[entries].tobytes() + rows.data[entries].tobytes(), i)
     return taken(shard, np.array(list(found.values())[:n], dtype=np.intp))
+
+
+@CpuShard.implements(LabelSparse)
+def label_sparse(shard: CpuShard, work: LabelSparse) -> HardStatistics:
+    found = label_sparse_rows(shard, work.centers, np.empty(shard.n_rows))
+    return HardStatistics(np.empty((0, shard.n_columns)), np.empty(0), *found)
 
 
 @CpuShard.implements(AssignSparse)

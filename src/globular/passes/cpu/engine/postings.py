@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from globular.jit import inline, kernel
+from globular.jit import Queue, inline, kernel, new_queue, share_kernel, take_number
 from globular.model.sparse_centers import SparseCenters
 from globular.passes.cpu.engine.group import group_by
 
@@ -29,6 +29,8 @@ ROUNDING = 2.0**-40
 """Share of ‖x‖² + ‖m‖² that rounding may amount to: squares that differ by less are compared by differences."""
 CHECK = 4.0
 """Postings that could be read in the time of a product's entry; larger = all are read sooner."""
+POSTED_AT_ONCE = 4096
+"""Postings that a thread sorts about before it asks for more; larger = it asks less often."""
 
 
 class Postings(NamedTuple):
@@ -39,7 +41,8 @@ class Postings(NamedTuple):
     values: Any  # (n,) float64
     norms: Any  # (C,) ‖m‖²
     by_norm: Any  # (m,) the centres that are in the file, the shortest first
-    begins: Any  # (D + 1,) where the postings of each column begin
+    begins: Any  # (D,) where the postings of each column begin
+    ends: Any  # (D,) and end
     holders: Any  # (n,) int32 the centres that have it
     shares: Any  # (n,) their values, the largest first
     widths: Any  # (D,) square root of the number of postings
@@ -53,18 +56,77 @@ class Looks(NamedTuple):
     read: Any  # (C + 1,) int32, centres that were read of, and room for one that is known already
 
 
-def new_postings(centers: SparseCenters, among: NDArray[np.bool_]) -> Postings:
-    """The inverted file of those `among` the centres."""
-    norms, owners, starts = centers.norms, centers.owners, centers.matrix.indptr.astype(np.int64)
-    columns, values = centers.matrix.indices.astype(np.int32, copy=False), centers.matrix.data
-    order = np.flatnonzero(among[owners])
-    order = order[np.argsort(-np.abs(values[order]))]
-    begins, by_column = group_by(columns[order], centers.shape[1])
-    order, by_norm = order[by_column], np.argsort(norms, kind="stable")
-    return Postings(
-        starts, columns, values, norms, by_norm[among[by_norm]], begins, owners[order].astype(np.int32), values[order],
-        np.sqrt(np.diff(begins)),
+@inline
+def sift_down(shares: Any, holders: Any, begin: int, at: int, end: int) -> None:
+    """Move an entry of a heap, the smallest of which comes first, to where it belongs."""
+    child = begin + 2 * (at - begin) + 1
+    while child < end:
+        if child + 1 < end and abs(shares[child + 1]) < abs(shares[child]):
+            child += 1
+        if abs(shares[at]) <= abs(shares[child]):
+            break
+        shares[at], shares[child] = shares[child], shares[at]
+        holders[at], holders[child] = holders[child], holders[at]
+        at, child = child, begin + 2 * (child - begin) + 1
+
+
+@kernel
+def post_entries(
+    queue: Queue,  # IN/OUT stretches of columns
+    n_stretches: int,  # IN
+    order: Any,  # IN  (n,) entries by column
+    owners: Any,  # IN  (n,) the centre of each entry
+    values: Any,  # IN  (n,)
+    stays: Any,  # IN  (C,) bool
+    begins: Any,  # IN  (D + 1,) where the postings of each column begin
+    holders: Any,  # OUT (n,) the centres by column, the largest value first
+    shares: Any,  # OUT (n,) their values
+    moved_ends: Any,  # OUT (D,) where those of the centres that do not stay end
+    moved_holders: Any,  # OUT (n,) the same of these
+    moved_shares: Any,  # OUT (n,)
+) -> None:
+    """Fill and sort the postings of every column. O(n log n)."""
+    s, D = take_number(queue), begins.shape[0] - 1
+    while s < n_stretches:
+        for j in range(D * s // n_stretches, D * (s + 1) // n_stretches):
+            begin, end = begins[j], begins[j + 1]
+            for q in range(begin, end):
+                holders[q], shares[q] = owners[order[q]], values[order[q]]
+            for at in range((begin + end) // 2 - 1, begin - 1, -1):
+                sift_down(shares, holders, begin, at, end)
+            for last in range(end - 1, begin, -1):
+                shares[begin], shares[last] = shares[last], shares[begin]
+                holders[begin], holders[last] = holders[last], holders[begin]
+                sift_down(shares, holders, begin, begin, last)
+            to = begin
+            for q in range(begin, end):
+                if not stays[holders[q]]:
+                    moved_holders[to], moved_shares[to] = holders[q], shares[q]
+                    to += 1
+            moved_ends[j] = to
+        s = take_number(queue)
+
+
+def new_postings(centers: SparseCenters, stays: NDArray[np.bool_], n_threads: int) -> tuple[Postings, Postings]:
+    """The inverted file of all centres, and of those that do not stay where they were."""
+    matrix, norms, n = centers.matrix, centers.norms, centers.matrix.nnz
+    columns, owners = matrix.indices.astype(np.int32, copy=False), centers.owners.astype(np.int32)
+    begins, order = group_by(columns, centers.shape[1], n_threads)
+    file, moved = ((np.empty(n, dtype=np.int32), np.empty(n)) for _ in range(2))
+    n_stretches, queue, moved_ends = max(1, n // POSTED_AT_ONCE), new_queue(), np.empty_like(begins[1:])
+    share_kernel(
+        lambda: post_entries(
+            queue, n_stretches, order, owners, matrix.data, stays, begins, *file, moved_ends, *moved
+        ),
+        queue, min(n_stretches, n_threads), calls_blas=False,
     )  # fmt: skip
+    starts, by_norm = matrix.indptr.astype(np.int64), np.argsort(norms, kind="stable")
+
+    def postings(which: NDArray[np.integer], ends: NDArray[np.int64], holders: Any, shares: Any) -> Postings:
+        widths = np.sqrt(ends - begins[:-1])
+        return Postings(starts, columns, matrix.data, norms, which, begins[:-1], ends, holders, shares, widths)
+
+    return postings(by_norm, begins[1:], *file), postings(by_norm[~stays[by_norm]], moved_ends, *moved)
 
 
 @inline
@@ -128,7 +190,7 @@ def guess(rows: Any, i: int, scale: float, postings: Any) -> int:
     least = postings.norms[found]
     for k in range(indptr[i], indptr[i + 1]):
         begin = postings.begins[indices[k]]
-        if begin < postings.begins[indices[k] + 1]:
+        if begin < postings.ends[indices[k]]:
             c = np.int64(postings.holders[begin])
             score = postings.norms[c] - 2.0 * scale * data[k] * postings.shares[begin]
             if score < least:
@@ -155,7 +217,7 @@ def read_postings(rows: Any, i: int, scale: float, share: float, postings: Any, 
         x, j = scale * data[k], indices[k]
         threshold = share * postings.widths[j]
         least = abs(x) * threshold
-        for q in range(postings.begins[j], postings.begins[j + 1]):
+        for q in range(postings.begins[j], postings.ends[j]):
             value = postings.shares[q]
             if abs(value) <= threshold:
                 break

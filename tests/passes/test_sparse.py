@@ -14,7 +14,7 @@ from globular.model.sparse_centers import SPARSE_FROM, SparseCenters
 from globular.passes.cpu import CpuShard
 from globular.passes.cpu import shard as shard_module
 from globular.passes.cpu.assign import all as exact
-from globular.passes.cpu.sparse_seeds import COMMON
+from globular.passes.cpu.sparse_seeds import COMMON, Seeding
 from globular.passes.host import RUN
 from globular.seam.passes import AddSeeds, Assign
 from globular.seam.sparse_passes import AssignSparse, SeedSparse
@@ -184,7 +184,9 @@ def test_each_seed_is_the_best_of_its_draws(kind: str, n: int, unit_rows: bool, 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_there_are_no_more_seeds_than_distinct_rows(dtype: str) -> None:
     matrix = sparse.csr_array(np.repeat(texts("words", n=9).toarray(), 20, axis=0).astype(dtype))
-    found = CpuShard(matrix).run(SeedSparse(np.random.default_rng(0).random((30, 3))))
+    shard = CpuShard(matrix)
+    found = shard.run(SeedSparse(np.random.default_rng(0).random((30, 3)), is_last=True))
+    assert shard.recall(Seeding) is None  # as large as the rows, and not asked for again
     assert len(found.indices) == len(np.unique(matrix.toarray()[found.indices], axis=0)) == 9
     assert found.potential == 0.0
 

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from globular.model.statistics import F64, I64, Floats
+from globular.model.statistics import F64, Floats
 
 SPARSE_FROM = 400
 """Centres from which an inverted file of them takes less time than all products; larger = later."""
@@ -47,9 +47,9 @@ class SparseCenters:
         return C, D
 
     @property
-    def owners(self) -> I64:
+    def owners(self) -> NDArray[np.int32]:
         """The centre of each entry."""
-        return np.repeat(np.arange(self.shape[0]), np.diff(self.matrix.indptr))
+        return np.repeat(np.arange(self.shape[0], dtype=np.int32), np.diff(self.matrix.indptr))
 
     @property
     def norms(self) -> F64:

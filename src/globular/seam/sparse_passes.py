@@ -40,6 +40,8 @@ class SeedSparse(Pass[SparseSeeds]):
     needs = SPARSE_HERE
     draws: F64
     n_before: int = 0
+    is_last: bool = False
+    """Whether no seeds will be drawn after these."""
 
     @property
     def effect(self) -> Effect:

@@ -36,7 +36,8 @@ def seed_sparsely(
     seeds = SparseCenters.of(np.empty((0, shard.n_columns)))
     while seeds.shape[0] < n_clusters:
         n_more = min(max(SEEDS_AT_ONCE[0], n_clusters // SEEDS_AT_ONCE[1]), n_clusters - seeds.shape[0])
-        found = shard.run(SeedSparse(rng.random((n_more, TRIALS * greedy_trials(n_clusters))), seeds.shape[0]))
+        n_before, draws = seeds.shape[0], rng.random((n_more, TRIALS * greedy_trials(n_clusters)))
+        found = shard.run(SeedSparse(draws, n_before, is_last=n_before + n_more == n_clusters))
         if len(found.indices):
             seeds = seeds.followed_by(found.centers)
             yield Step(0, found.potential, 0, None, seeds, stage=SEEDS, lift=SparseCenters.dense)

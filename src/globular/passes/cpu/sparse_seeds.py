@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from globular.jit import Queue, Scratch, Zeros, inline, kernel, new_queue, share_kernel, take_number
-from globular.model.sparse_centers import SparseCenters, SparseSeeds
+from globular.model.sparse_centers import SparseSeeds
 from globular.model.statistics import F64
 from globular.passes.cpu.assign.sparse import taken
 from globular.passes.cpu.engine.postings import square
@@ -66,6 +66,7 @@ def file_by_column(
     begins: Any,  # OUT (spans, D + 1) where the entries of each column begin
     holders: Any,  # OUT (n,) rows
     shares: Any,  # OUT (n,) their values
+    squares: Any,  # OUT (N,) ‖x‖²
 ) -> None:
     """The entries of each span of rows by column, rows ascending. O(entries + spans · D)."""
     data, indices, indptr = rows
@@ -81,7 +82,9 @@ def file_by_column(
         for j in range(ends.shape[0]):
             ends[j], total = total, total + ends[j]
         for i in range(first, last):
+            squares[i] = 0.0
             for q in range(indptr[i], indptr[i + 1]):
+                squares[i] += np.float64(data[q]) * data[q]
                 at = ends[indices[q]]
                 holders[at], shares[at] = i, data[q]
                 ends[indices[q]] = at + 1
@@ -257,13 +260,12 @@ def _begin(shard: CpuShard) -> Seeding:
         matrix = matrix.multiply(shard.scales[:, None]).tocsr()
     length = min(n, SPAN)
     begins = np.empty((-(-n // length), D + 1), dtype=np.int64)
-    holders, shares = np.empty(matrix.nnz, dtype=np.int32), np.empty_like(matrix.data)
+    holders, shares, squares = np.empty(matrix.nnz, dtype=np.int32), np.empty_like(matrix.data), np.empty(n)
     of_kernel, queue = (read_only(matrix.data), rows.indices, rows.indptr), new_queue()
     share_kernel(
-        lambda: file_by_column(queue, length, of_kernel, begins, holders, shares), queue,
+        lambda: file_by_column(queue, length, of_kernel, begins, holders, shares, squares), queue,
         min(worth_waking(shard.n_threads, SECONDS_PER_LOOK * matrix.nnz), len(begins)), calls_blas=False,
     )  # fmt: skip
-    squares = SparseCenters(matrix.astype(np.float64, copy=False)).norms
     by_column = RowsByColumn(
         rows.indptr, rows.indices, of_kernel[0], begins, holders, shares, np.diff(begins, axis=1).sum(axis=0), squares,
         zero_level(shard),
@@ -331,6 +333,9 @@ def seed_sparse(shard: CpuShard, work: SeedSparse) -> SparseSeeds:
         first = int(ends.searchsorted(min(work.draws[0, 0] * ends[-1], np.nextafter(ends[-1], 0)), side="right"))
     found, seeding = _chosen(shard, seeding, weights, first, work.draws, work.n_before)
     shard.error_runs = None
-    shard.keep(seeding)
+    if work.is_last:
+        shard.forget(Seeding)  # as large as the rows
+    else:
+        shard.keep(seeding)
     seeds = np.array(found, dtype=np.intp)
     return SparseSeeds(seeds, taken(shard, seeds), float(error_runs(shard).sum()))

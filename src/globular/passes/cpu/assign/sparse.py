@@ -118,6 +118,8 @@ def label_sparse_rows(shard: CpuShard, centers: SparseCenters, d2: F64) -> tuple
     if before is not None and before.centers.shape == centers.shape:
         same = centers.is_same(before.centers)
     held = np.full(shard.n_rows, -1, dtype=np.int32) if before is None else before.held
+    shard.forget(Closest)
+    del before  # its centres may be as large as the rows
     postings, moved = new_postings(centers, same, shard.n_threads)
     n_stretches = -(-shard.n_rows // SEARCHED_AT_ONCE)
     objectives, numbers = np.empty(n_stretches), np.empty((n_stretches, 2), dtype=np.int64)

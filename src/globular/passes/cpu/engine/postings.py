@@ -77,7 +77,7 @@ def post_entries(
     order: Any,  # IN  (n,) entries by column
     owners: Any,  # IN  (n,) the centre of each entry
     values: Any,  # IN  (n,)
-    stays: Any,  # IN  (C,) bool
+    stays: Any,  # IN  (C,) bool; none of them where there is no room for others
     begins: Any,  # IN  (D + 1,) where the postings of each column begin
     holders: Any,  # OUT (n,) the centres by column, the largest value first
     shares: Any,  # OUT (n,) their values
@@ -98,21 +98,20 @@ def post_entries(
                 shares[begin], shares[last] = shares[last], shares[begin]
                 holders[begin], holders[last] = holders[last], holders[begin]
                 sift_down(shares, holders, begin, begin, last)
-            to = begin
-            for q in range(begin, end):
+            moved_ends[j] = begin
+            for q in range(begin, end if moved_shares.shape[0] else begin):
                 if not stays[holders[q]]:
-                    moved_holders[to], moved_shares[to] = holders[q], shares[q]
-                    to += 1
-            moved_ends[j] = to
+                    moved_holders[moved_ends[j]], moved_shares[moved_ends[j]] = holders[q], shares[q]
+                    moved_ends[j] += 1
         s = take_number(queue)
 
 
 def new_postings(centers: SparseCenters, stays: NDArray[np.bool_], n_threads: int) -> tuple[Postings, Postings]:
     """The inverted file of all centres, and of those that do not stay where they were."""
     matrix, norms, n = centers.matrix, centers.norms, centers.matrix.nnz
-    columns, owners = matrix.indices.astype(np.int32, copy=False), centers.owners.astype(np.int32)
+    columns, owners = matrix.indices.astype(np.int32, copy=False), centers.owners
     begins, order = group_by(columns, centers.shape[1], n_threads)
-    file, moved = ((np.empty(n, dtype=np.int32), np.empty(n)) for _ in range(2))
+    file, moved = ((np.empty(m, dtype=np.int32), np.empty(m)) for m in (n, n if stays.any() else 0))
     n_stretches, queue, moved_ends = max(1, n // POSTED_AT_ONCE), new_queue(), np.empty_like(begins[1:])
     share_kernel(
         lambda: post_entries(
@@ -126,7 +125,8 @@ def new_postings(centers: SparseCenters, stays: NDArray[np.bool_], n_threads: in
         widths = np.sqrt(ends - begins[:-1])
         return Postings(starts, columns, matrix.data, norms, which, begins[:-1], ends, holders, shares, widths)
 
-    return postings(by_norm, begins[1:], *file), postings(by_norm[~stays[by_norm]], moved_ends, *moved)
+    whole = postings(by_norm, begins[1:], *file)
+    return whole, postings(by_norm[~stays[by_norm]], moved_ends, *moved) if stays.any() else whole
 
 
 @inline

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from globular.estimators.low_rank_mixture import LowRankGaussianMixture
     from globular.estimators.mixture import GaussianMixture
     from globular.estimators.nested import NestedMiniBatchKMeans
+    from globular.estimators.residual import ResidualKMeans
     from globular.estimators.variational_kmeans import VariationalKMeans
     from globular.estimators.variational_mixture import VariationalGaussianMixture
     from globular.persistence import load, save
@@ -35,6 +36,7 @@ _NAMES = {
     "estimators.kmeans": "KMeans k_means",
     "estimators.variational_kmeans": "VariationalKMeans",
     "estimators.nested": "NestedMiniBatchKMeans",
+    "estimators.residual": "ResidualKMeans",
     "estimators.mixture": "GaussianMixture",
     "estimators.variational_mixture": "VariationalGaussianMixture",
     "estimators.chunky_mixture": "ChunkyGaussianMixture",
@@ -59,6 +61,7 @@ __all__ = [
     "LowRankGaussianMixture",
     "NestedMiniBatchKMeans",
     "PoissonMixture",
+    "ResidualKMeans",
     "VariationalGaussianMixture",
     "VariationalKMeans",
     "VonMisesFisherMixture",

@@ -18,7 +18,7 @@ import globular
 
 from globular import (  # isort: skip
     BernoulliMixture, ChunkyGaussianMixture, GaussianMixture, InfiniteGaussianMixture, InfiniteMultinomialMixture,
-    KMeans, LowRankGaussianMixture, NestedMiniBatchKMeans, PoissonMixture, VariationalGaussianMixture,
+    KMeans, LowRankGaussianMixture, NestedMiniBatchKMeans, PoissonMixture, ResidualKMeans, VariationalGaussianMixture,
     VariationalKMeans, VonMisesFisherMixture,
 )  # fmt: skip
 
@@ -26,7 +26,7 @@ from globular import (  # isort: skip
 pytestmark = pytest.mark.filterwarnings("ignore:Number of distinct clusters:sklearn.exceptions.ConvergenceWarning")
 
 ESTIMATORS = [
-    KMeans(), KMeans(algorithm="probing", quality="best", metric="cosine"),
+    KMeans(), KMeans(algorithm="probing", quality="best", metric="cosine"), ResidualKMeans(4, n_levels=2),
     VariationalKMeans(), NestedMiniBatchKMeans(), NestedMiniBatchKMeans(search="cells", metric="cosine", batch_size=10),
     GaussianMixture(3), GaussianMixture(2, noise=True),
     GaussianMixture(2, covariance_type="diag", algorithm="variational"),
@@ -41,7 +41,7 @@ MORE_OPTIONS = [
     GaussianMixture(2, covariance_type="tied"), GaussianMixture(2, covariance_type="spherical", algorithm="nested"),
     VariationalGaussianMixture(), VariationalGaussianMixture(3, covariance_type="diag", weights="learned"),
     LowRankGaussianMixture(2, noise="tied_spherical"), ChunkyGaussianMixture(3, n_candidates=2),
-    InfiniteGaussianMixture(accelerate=False),
+    InfiniteGaussianMixture(accelerate=False), ResidualKMeans([3, 2], beam=2, n_refinements=2, metric="cosine"),
 ]  # fmt: skip
 
 OTHER_SEEDS = "repeated rows in another order draw other seeds; from given centres the check passes, see below"

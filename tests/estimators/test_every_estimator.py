@@ -64,7 +64,7 @@ ANSWERS = ("predict", "transform", "predict_proba", "score_samples", "reconstruc
 
 def test_all_estimators_are_here() -> None:
     public = {name for name in globular.__all__ if hasattr(getattr(globular, name), "get_params")}
-    assert public <= FITS.keys()
+    assert public - {"ResidualKMeans"} <= FITS.keys()  # it gives codes and no labels: test_residual.py
 
 
 def fresh(name: str, **options: Any) -> Any:

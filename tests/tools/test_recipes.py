@@ -7,7 +7,7 @@ import pytest
 from sklearn.cluster import MiniBatchKMeans
 
 from harness.data import data_folder
-from recipes import city_map, cytometry, ivf_index, palette, plaid, semdedup, speech_units
+from recipes import city_map, cytometry, ivf_index, palette, plaid, semantic_ids, semdedup, speech_units
 
 ROOT = Path(__file__).parents[2]
 
@@ -43,6 +43,21 @@ def test_plaid_residuals_bring_the_vectors_closer() -> None:
     assert two.bytes_per_vector == 36 and four.bytes_per_vector == 68
     assert two.centroid_similarity < two.similarity < four.similarity <= 1.0
     assert two.n_centroids == 2**10
+
+
+def test_semantic_ids_are_unique_and_stand_beside_their_items(tmp_path: Path) -> None:
+    parquet = pytest.importorskip("pyarrow.parquet", reason="pyarrow is not installed; it is in the extra 'io'")
+    items = semantic_ids.generated(tmp_path / "items.parquet", 3000)
+    result = semantic_ids.main(["--small", str(items), "-o", str(tmp_path / "ids.parquet")])
+    table = parquet.read_table(tmp_path / "ids.parquet")
+    assert table.column_names == ["name", "embedding", "semantic_id"]
+    codes = np.array(table["semantic_id"].to_pylist())
+    np.testing.assert_array_equal(codes, result.codes)
+    assert len(np.unique(codes, axis=0)) == 3000 and result.n_collisions >= 30  # so many rows are repeated
+    assert (np.diff(result.errors) < 0).all() and result.errors[-1] < 1.05 * result.errors_before[-1]
+    pytest.importorskip("matplotlib", reason="matplotlib is not installed; it is in the extra 'plot'")
+    semantic_ids.draw(result, str(tmp_path / "ids.png"))
+    assert (tmp_path / "ids.png").stat().st_size > 10_000
 
 
 def test_palette_of_the_colours_is_that_of_the_pixels(tmp_path: Path) -> None:

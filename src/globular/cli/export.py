@@ -98,7 +98,7 @@ def export(
     quiet: options.QuietOption = False,
 ) -> None:
     """Write a model as an ONNX file, as a faiss index, or its centres as a table."""
-    from globular.export import to_faiss_ivf, to_npy, to_onnx, write_faiss
+    from globular.export import to_faiss_ivf, to_faiss_residual, to_npy, to_onnx, write_faiss
     from globular.export.faiss import FAISS_SUFFIXES
 
     suffixes = (*options.CENTER_SUFFIXES, ".onnx", *FAISS_SUFFIXES)
@@ -112,7 +112,11 @@ def export(
     elif suffix in FAISS_SUFFIXES:
         rows = open_for(model, with_standard_input(data), columns) if data else None
         quantizer: Any = coarse
-        write_faiss(to_faiss_ivf(model, rows, n_probes=probes, coarse=quantizer, code_size=code_size), target)
+        if hasattr(model, "codebooks_"):
+            index = to_faiss_residual(model, rows)
+        else:
+            index = to_faiss_ivf(model, rows, n_probes=probes, coarse=quantizer, code_size=code_size)
+        write_faiss(index, target)
     else:
         to_npy(model, target)
     if not quiet:

@@ -47,6 +47,9 @@ def fit(
     model: Annotated[
         options.Model | None, Option(help=f"What to fit: {', '.join(options.Model)}; kmeans by default.")
     ] = None,
+    residual: Annotated[
+        str | None, Option(metavar="K,K,…", help="Clusters of each level of a residual quantiser, instead of -k.")
+    ] = None,
     algorithm: Annotated[
         str | None,
         Option(help="auto (default); exact, lloyd or probing for kmeans, em, nested, variational or chunky for gmm."),
@@ -112,7 +115,12 @@ def fit(
         "covariance_type": covariance_type, "max_iter": max_iter, "max_time": max_time, "tol": tol,
         "random_state": seed, "n_threads": threads, "device": device,
     }  # fmt: skip
+    if residual is not None:
+        n_clusters = options.split_sizes(residual, model, n_clusters)
+        model = options.Model.ResidualKMeans
     estimator = options.new_model(model or options.Model.KMeans, n_clusters) if found is None else found
+    if model is options.Model.ResidualKMeans and (n_clusters == "auto" or checkpoint_every is not None):
+        raise ValueError("a residual quantiser has no -k auto and no --checkpoint-every; give --residual K,K,… alone")
     if found is not None:
         options.check_found(found, folder, model, n_clusters, source)
     options.set_given(estimator, given, settings or ())
@@ -123,7 +131,7 @@ def fit(
         code = _run(estimator, X, sample_weight, folder, checkpoint_every, warm=found is not None, quiet=quiet)
         save(estimator, folder)
         if labels is not None:
-            known = getattr(estimator, "labels_", None)  # where there are none, those that the model gives now
+            known = getattr(estimator, "labels_", getattr(estimator, "codes_", None))  # else those of the model now
             blocks: Any = blocks_of_answers(estimator, source, Wanted()) if known is None else [{"label": known}]
             write_table(labels, blocks, source.n_rows)
     if not quiet:
@@ -172,13 +180,13 @@ def _report(
     parts = ", ".join(f"{stage} {seconds:.2f}" for stage, seconds in stages.items())
     inertia, error = getattr(estimator, "inertia_", None), mean_squared_error(estimator, history)
     compiling = history[-1].compile_seconds
-    centers = estimator.means_ if inertia is None else estimator.cluster_centers_
+    centers = estimator.means_ if inertia is None else getattr(estimator, "cluster_centers_", ())
     print_table(
         console,
         f"{type(estimator).__name__} of {source.name}",
         [
             ("rows × columns", f"{source.n_rows:,} × {source.n_columns:,}"),
-            ("clusters", f"{len(centers):,}"),
+            ("clusters", f"{len(centers):,}" if len(centers) else str(estimator.n_clusters)),
             ("algorithm", getattr(estimator, "algorithm_", None)),
             # k-means as it ended: its centres have moved once more since the last record
             ("objective", f"{history[-1].objective:.8g}" if inertia is None else None),

@@ -15,6 +15,7 @@ import typer
 from typer import Option
 
 from globular._version import __version__
+from globular.cli.codes import decode, encode
 from globular.cli.demo import demo
 from globular.cli.export import coreset, export, report
 from globular.cli.fit import fit
@@ -25,7 +26,7 @@ from globular.cli.shared import EXIT_INTERRUPTED, FAILED, as_options, messages_a
 from globular.errors import GlobularError
 
 app = typer.Typer(name="globular", epilog="New here? Run: globular demo", add_completion=False, rich_markup_mode="rich")
-for command in (fit, select, predict, info, report, export, coreset, demo):
+for command in (fit, select, predict, encode, decode, info, report, export, coreset, demo):
     app.command()(command)
 
 # Typer carries its own copy of click in some versions and imports the package in others: ask it for the class.

@@ -76,6 +76,7 @@ class Model(StrEnum):
     KMeans = "kmeans"
     VariationalKMeans = "variational-kmeans"
     NestedMiniBatchKMeans = "nested-kmeans"
+    ResidualKMeans = "residual-kmeans"
     GaussianMixture = "gmm"
     VariationalGaussianMixture = "variational-gmm"
     ChunkyGaussianMixture = "chunky-gmm"
@@ -116,6 +117,15 @@ def new_model(model: Model, n_clusters: int | str | None) -> Any:
             "-k is missing: say how many clusters, e.g. -k 1000, or have it found: -k auto, or --model infinite-gmm"
         )
     return estimator if n_clusters == "auto" else estimator.set_params(**{size: n_clusters})
+
+
+def split_sizes(text: str, model: Model | None, n_clusters: Any) -> list[int]:
+    """Take the ``8192,256`` of --residual apart."""
+    if n_clusters is not None or model not in (None, Model.ResidualKMeans):
+        raise ValueError("--residual says model and clusters; leave out -k and --model")
+    if not all(size.strip().isdecimal() for size in text.split(",")):
+        raise ValueError(f"--residual {text!r}: write the clusters of each level, such as 8192,8192,8192")
+    return [int(size) for size in text.split(",")]
 
 
 def check_found(found: Any, folder: Path, model: Model | None, n_clusters: int | str | None, source: Source) -> None:

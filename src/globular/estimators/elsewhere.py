@@ -121,7 +121,7 @@ def _answer_chunk(chunk: Any, model: Any, name: str, args: Sequence[Any], kwargs
 def _slim(estimator: Any) -> Any:
     """A copy that answers the same without what is as long as the training data; one thread, as a task has."""
     model = copy.copy(estimator)
-    for name in ("labels_", "component_labels_", "history_", "lower_bounds_"):
+    for name in ("labels_", "component_labels_", "codes_", "history_", "lower_bounds_"):
         vars(model).pop(name, None)
     return model.set_params(callbacks=None, n_threads=estimator.n_threads or 1)
 

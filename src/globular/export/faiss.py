@@ -9,12 +9,14 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.preprocessing import normalize
+from sklearn.utils.validation import check_is_fitted
 
 from globular.algorithms.seeding.common import evenly_spread_rows
 from globular.data.blocks import Source
 from globular.data.open import as_source
 from globular.errors import DataError
 from globular.estimators.kmeans import KMeans
+from globular.estimators.residual import ResidualKMeans
 from globular.export.tables import centers_from, load_faiss
 from globular.io import check_file, write_whole
 
@@ -22,6 +24,8 @@ FAISS_SUFFIXES = (".faiss", ".index")
 _ROWS_AT_ONCE = 1 << 16
 _LINKS = 32
 """Links of a centre in the graph of them."""
+_FAR = 1e4
+"""Of the largest number of all codebooks, where words lie that no row takes."""
 _FEWEST_TRAINED, _MOST_TRAINED = 256, 1 << 16
 """Rows that the codes are trained on: one for each code word at least."""
 
@@ -90,6 +94,41 @@ def to_faiss_ivf(
     index.own_fields = True
     quantizer.this.disown()  # the index outlives this function, and so must its quantizer
     index.nprobe = min(n_probes, C)
+    if X is not None:
+        for block in _checked(X, D).blocks(_ROWS_AT_ONCE):
+            index.add(_dense(block.rows, cosine))
+    return index
+
+
+def to_faiss_residual(model: ResidualKMeans, X: Any = None) -> Any:
+    """A faiss ``IndexResidualQuantizer`` with the codebooks of a model; its quantiser is ``index.rq``.
+
+    Rows of X are added block by block, and encoded by faiss with the model's beam. Codebooks whose size is no power of
+    two are filled up with words far from all rows.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import globular
+    >>> from globular.export import to_faiss_residual
+    >>> X = np.random.default_rng(0).normal(size=(1000, 8)).astype("float32")
+    >>> model = globular.ResidualKMeans(16, random_state=0).fit(X)
+    >>> to_faiss_residual(model, X).ntotal  # doctest: +SKIP
+    1000
+    """
+    check_is_fitted(model, "codebooks_")
+    faiss, D, cosine = load_faiss(), model.n_features_in_, model.metric == "cosine"
+    bits = [max(1, (len(book) - 1).bit_length()) for book in model.codebooks_]
+    far = _FAR * max(1.0, *(float(np.abs(book).max()) for book in model.codebooks_))
+    spare = [((0, 2**n - len(book)), (0, 0)) for book, n in zip(model.codebooks_, bits, strict=True)]
+    books = [np.pad(book, n, constant_values=far) for book, n in zip(model.codebooks_, spare, strict=True)]
+    sizes = faiss.UInt64Vector()
+    faiss.copy_array_to_vector(np.array(bits, dtype=np.uint64), sizes)
+    index = faiss.IndexResidualQuantizer(D, sizes, faiss.METRIC_INNER_PRODUCT if cosine else faiss.METRIC_L2)
+    faiss.copy_array_to_vector(np.concatenate(books).astype(np.float32).ravel(), index.rq.codebooks)
+    index.rq.max_beam_size = model.beam
+    index.rq.compute_codebook_tables()
+    index.rq.is_trained = index.is_trained = True
     if X is not None:
         for block in _checked(X, D).blocks(_ROWS_AT_ONCE):
             index.add(_dense(block.rows, cosine))

@@ -76,7 +76,7 @@ def save(estimator: Any, path: str | Path, *, overwrite: bool = True, include_la
     overwrite : bool, default=True
         ``False`` refuses to replace an existing model.
     include_labels : bool, default=True
-        ``False`` leaves out ``labels_``, one integer per training row.
+        ``False`` leaves out ``labels_`` and ``codes_``, one integer per training row.
 
     Returns
     -------
@@ -93,7 +93,7 @@ def save(estimator: Any, path: str | Path, *, overwrite: bool = True, include_la
     True
     """
     target = check_destination(path, overwrite=overwrite)
-    class_name, skip = type(estimator).__name__, () if include_labels else ("labels_", "component_labels_")
+    class_name, skip = type(estimator).__name__, () if include_labels else ("labels_", "component_labels_", "codes_")
     if getattr(importlib.import_module("globular"), class_name, None) is not type(estimator):
         raise TypeError(f"save stores globular's own estimators; {type(estimator).__module__}.{class_name} is not one")
     fitted = {

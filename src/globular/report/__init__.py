@@ -57,6 +57,7 @@ def write_report(
     Parameters
     ----------
     model : fitted k-means model or mixture
+        Of a :class:`globular.ResidualKMeans` the page shows the clusters of the first level, and figures of all.
     path : path
         Ends in ``.html``. Written whole or not at all.
     data : array, CSR matrix, data frame, source or path, optional
@@ -86,10 +87,11 @@ def write_report(
     target = check_file(path, (".html", ".htm"), "a report")
     wanted = parse_images(images)
     check_is_fitted(model)
-    centers = centers_of(model)
+    shown = model.first_level() if hasattr(model, "first_level") else model
+    centers = centers_of(shown)
     source = None if data is None else as_source(data)
-    found = None if source is None else scan(model, centers, source, n_exemplars_for(*centers.shape), progress)
-    clusters = describe_clusters(model, found)
+    found = None if source is None else scan(shown, centers, source, n_exemplars_for(*centers.shape), progress)
+    clusters = describe_clusters(shown, found)
     pictures = picture_clusters(clusters, found, source, wanted)
     report = Report(model, clusters, pictures, source, found)
     page = report.html(title).encode("utf-8", "replace")  # names of files may hold halves of characters
@@ -156,6 +158,7 @@ class Report:
             n_bytes = self.source.n_rows * self.source.n_columns * self.source.dtype.itemsize
         sections = [
             ("Outcome", outcome(self.model)),
+            ("Levels", levels(self.model)),
             ("Time", timings(self.model, n_rows)),
             ("Memory", memory(self.model, C, n_rows, n_bytes)),
             ("Chosen settings", changed),
@@ -315,6 +318,19 @@ def outcome(model: Any) -> Table:
     names = ("algorithm_", "init_", "stopped_", "converged_", "n_iter_", "inertia_", "lower_bound_", "label_recall_")
     found = [(name, getattr(model, name, None)) for name in names]
     return [(name, _shown_value(value)) for name, value in found if value is not None]
+
+
+def levels(model: Any) -> Table:
+    """Error and use of the words of every level of a residual quantiser."""
+    if not hasattr(model, "codes_"):
+        return []
+    table: Table = [("rows with the code of another row", f"{model.n_collisions_:,}")]
+    for number, (sizes, error) in enumerate(zip(model.cluster_sizes_, model.inertia_per_level_, strict=True), 1):
+        share = sizes[sizes > 0] / sizes.sum()
+        effective = np.exp(-float(share @ np.log(share)))
+        table.append((f"level {number}: inertia", f"{error:.6g}"))
+        table.append((f"level {number}: words in use", f"{len(share):,} of {len(sizes):,}, {effective:,.0f} effective"))
+    return table
 
 
 def timings(model: Any, n_rows: int | None) -> Table:

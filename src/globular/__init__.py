@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from globular import callbacks, coresets, datasets, export, io, plotting, report, seeding
     from globular.estimators.chunky_mixture import ChunkyGaussianMixture
     from globular.estimators.families import BernoulliMixture, PoissonMixture, VonMisesFisherMixture
+    from globular.estimators.hierarchical import HierarchicalKMeans
     from globular.estimators.infinite_mixture import InfiniteGaussianMixture, InfiniteMultinomialMixture
     from globular.estimators.kmeans import KMeans, k_means
     from globular.estimators.low_rank_mixture import LowRankGaussianMixture
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 _NAMES = {
     "estimators.kmeans": "KMeans k_means",
     "estimators.variational_kmeans": "VariationalKMeans",
+    "estimators.hierarchical": "HierarchicalKMeans",
     "estimators.nested": "NestedMiniBatchKMeans",
     "estimators.residual": "ResidualKMeans",
     "estimators.mixture": "GaussianMixture",
@@ -55,6 +57,7 @@ __all__ = [
     "BernoulliMixture",
     "ChunkyGaussianMixture",
     "GaussianMixture",
+    "HierarchicalKMeans",
     "InfiniteGaussianMixture",
     "InfiniteMultinomialMixture",
     "KMeans",

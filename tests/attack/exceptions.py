@@ -100,6 +100,8 @@ _REASONS = {
         algorithms.kmeans.momentum: DECAY REACH LEAD
         algorithms.kmeans.nested: RHO_TOGETHER
         algorithms.kmeans.balance: REMEMBERED ROUNDS
+        algorithms.kmeans.limits: CHOICES ALL_CHOICES GRAPH ALL_AMONG MOST_ROUNDS LEAST_GAIN
+        passes.cpu.transport: MOST_EDGES KEPT_SHARE KEPT ROUNDS DAMPING
         algorithms.kmeans.subspace: POWER_STEPS
         algorithms.ward: SOON
         algorithms.kmeans.lloyd: TOLERANCE SAMPLE_STEPS

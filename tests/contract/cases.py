@@ -36,16 +36,19 @@ from reference import low_rank as factors
 from reference import neighbors as truncated
 from reference import probe as probed
 from reference import seeds as d2
+from reference import transport as flows
 
 from globular.seam.center_passes import (  # isort: skip
     AcceptSeeds, CellNeighbors, CellSeeds, EstimateNeighbors, Limits, RoughCells, RunChains, SearchFew, SeedFew,
+    Transport,
 )  # fmt: skip
 from globular.seam.mixture_passes import (  # isort: skip
     Expect, ExpectLinear, ExpectLowRank, ExpectShares, ExpectWithin, LabelByDensity, RowsOf, ScatterWithin, Survey,
 )  # fmt: skip
 from globular.seam.passes import (  # isort: skip
     AddSeeds, AllLabels, Assign, AssignBatch, BlendErrors, Extremes, Farthest, Halve, LabelBySeeds, Locate, Moments,
-    Pass, PowerStep, Project, Relabel, Roots, ScatterLabels, Spare, SumByLabel, Take, Total, TrySeeds,
+    Pass, PowerStep, Project, Relabel, Roots, ScatterLabels, Spare, SumByLabel, Take, TakeLabels, Total,
+    TrySeeds,
 )  # fmt: skip
 from globular.seam.tree_passes import (  # isort: skip
     BestCut, CellsOf, ExpectCells, ForgetMembers, Gains, Gap, OpenCut, OpenGaining, OpenHeld, OpenRows, Plant,
@@ -458,12 +461,19 @@ def scattered(p: Problem, before: State) -> Any:
     return [truncated.random_cluster(3, row, 63, 7) for row in range(N)]
 
 
+def transported(p: Problem, shard: Any, before: State, after: State, found: Any) -> None:
+    costs, sizes = hard.squared_distances(p.rows, p.centers), np.bincount(found.labels, minlength=C)
+    assert sizes.min() >= 12 and sizes.max() <= 22 and (found.prices[(sizes > 12) & (sizes < 22)] == 0).all()
+    alike(costs[p.everyone, found.labels].sum(), flows.least_cost(costs, 12, 22)[0])
+
+
 def planted(p: Problem) -> list[Pass[Any]]:
     return [PLANT]
 
 
 PLANT = Plant(COLUMNS, 4, largest=12.0)
 LEAVES = Plant(COLUMNS, 4, largest=0.0)
+LABELS = (np.arange(N, dtype=np.int32) * 7) % C
 EVERYONE = np.stack([np.roll(np.arange(C, dtype=np.int32), -c) for c in range(C)])
 AMONG_CELLS, BY_ALL = Search(3, 0, 0, estimate=False), Search(C, 0, 0, estimate=False)
 
@@ -569,6 +579,10 @@ CASES = [
     Case("answer nearest", lambda p: Answer(Nearest(p.centers, 3), "nearest"), lambda p, s, b, a, found: [
         alike(np.concatenate(found)[name], hard.nearest(hard.squared_distances(p.rows, p.centers), 3)[name])
         for name in NEAREST.names]),
+    Case("answer nearest in a graph", lambda p: Answer(Nearest(p.centers, 3, EVERYONE), "nearest"),
+         lambda p, s, b, a, found: [
+             alike(np.concatenate(found)[name], hard.nearest(hard.squared_distances(p.rows, p.centers), 3)[name])
+             for name in NEAREST.names]),
     Case("answer own squares", lambda p: Answer(Own(p.centers), "squares"), lambda p, s, b, a, found: alike(
         np.concatenate(found), hard.squared_distances(p.rows, p.centers)[p.everyone, b["labels"]]),
         lambda p: [Assign(p.former)]),
@@ -599,6 +613,7 @@ CASES = [
     Case("label by seeds", lambda p: LabelBySeeds(),
          leaves("labels", lambda p, b: hard.closest_centers(p.rows, p.centers)),
          lambda p: [Assign(p.former), AddSeeds(p.centers)]),
+    Case("take labels", lambda p: TakeLabels(LABELS), leaves("labels", lambda p, b: LABELS)),
     Case("blend errors", lambda p: BlendErrors(np.arange(1.0, C + 1), 0.25), lambda p, s, b, a, found: alike(
         s.take(p.everyone, "errors"), p.w * d2.blended(p.rows, p.w, p.former, np.arange(1.0, C + 1), 0.25)),
         lambda p: [AddSeeds(p.former)]),
@@ -612,6 +627,9 @@ CASES = [
     Case("run chains", lambda p: RunChains(1.0 + TESTS, TESTS.reshape(6, -1)), says(lambda p: np.array(
         draws.ends_of_chains(p.rows, 1.0 + TESTS, TESTS.reshape(6, -1),
                              p.w * d2.seed_distances(p.rows, p.w, p.former).d2))), lambda p: [AddSeeds(p.former)]),
+    Case("transport", lambda p: Transport(
+        np.tile(np.arange(C, dtype=np.int32), (N, 1)), hard.squared_distances(p.rows, p.centers), np.zeros(C), 12, 22),
+        transported),
     Case("rough cells", lambda p: RoughCells(p.centers, 2), rough_cells),
     Case("seed few", lambda p: SeedFew(np.array([[0.3], [0.7], [0.5]])), seed_few),
     Case("search few", lambda p: SearchFew(p.centers, ONE_STEP, np.empty((0, 1))), search_few),

@@ -34,6 +34,7 @@ KMEANS = [globular.KMeans, globular.VariationalKMeans, globular.NestedMiniBatchK
 FITS: dict[str, tuple[Any, Any]] = {
     **{cls.__name__: (cls(30), X) for cls in KMEANS},
     **{f"{cls.__name__}, cosine": (cls(30, metric="cosine"), X) for cls in KMEANS},
+    "HierarchicalKMeans": (globular.HierarchicalKMeans([30, 6, 2]), X),
     "GaussianMixture": (globular.GaussianMixture(4), X),
     "VariationalGaussianMixture": (globular.VariationalGaussianMixture(20), X),
     "LowRankGaussianMixture": (globular.LowRankGaussianMixture(20, 2), X),
@@ -47,6 +48,8 @@ FITS: dict[str, tuple[Any, Any]] = {
 
 
 VARIANTS: dict[str, Any] = {
+    "KMeans, limits": globular.KMeans(30, min_cluster_size=40, max_cluster_size=700),
+    "HierarchicalKMeans, resampled": globular.HierarchicalKMeans([30, 6], resample=2, weighted=True),
     "KMeans, probing": globular.KMeans(60, algorithm="probing"),
     "VariationalKMeans, one candidate": globular.VariationalKMeans(60, n_candidates=1),
     **{

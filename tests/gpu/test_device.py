@@ -42,6 +42,15 @@ def test_a_fit_on_a_card_is_that_of_the_cpu(k: int, metric: str, weighted: bool)
     np.testing.assert_array_equal(ours.predict(ROWS), KMeans.predict(_on_cpu(ours), ROWS))
 
 
+@pytest.mark.parametrize("k", [30, 300])
+def test_limits_of_size_hold_on_a_card(k: int) -> None:
+    n = len(ROWS)
+    limits = {"min_cluster_size": n // (2 * k), "max_cluster_size": 3 * n // (2 * k)}
+    ours, theirs = (KMeans(k, random_state=0, device=d, **limits).fit(ROWS) for d in (on_torch(), "cpu"))
+    assert ours.cluster_sizes_.min() >= n // (2 * k) and ours.cluster_sizes_.max() <= 3 * n // (2 * k)
+    assert ours.inertia_ < 1.03 * theirs.inertia_
+
+
 @pytest.mark.parametrize("init", ["afk-mc2", "k-means||", "random", "hierarchical", "k-means++"])
 def test_every_seeding_runs_on_a_card(init: str) -> None:
     ours, theirs = (KMeans(30, init=init, random_state=0, device=d).fit(ROWS) for d in (on_torch(), "cpu"))

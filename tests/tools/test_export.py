@@ -120,8 +120,8 @@ def test_codes_that_cannot_be_are_refused(model: Any) -> None:
         to_faiss_ivf(model, code_size=3)
     with pytest.raises(ValueError, match="at least 256 rows to train on, X has 100"):
         to_faiss_ivf(model, X[:100], code_size=3)
-    with pytest.raises(ValueError, match="coarse must be flat or hnsw, got 'tree'"):
-        to_faiss_ivf(model, coarse="tree")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="coarse must be flat, hnsw or tree, got 'ball'"):
+        to_faiss_ivf(model, coarse="ball")  # type: ignore[arg-type]
 
 
 def test_centres_have_the_names_of_the_columns(tmp_path: Path) -> None:

@@ -7,7 +7,18 @@ import pytest
 from sklearn.cluster import MiniBatchKMeans
 
 from harness.data import data_folder
-from recipes import city_map, cytometry, ivf_index, palette, plaid, semantic_ids, semdedup, speech_units
+from recipes import (
+    city_map,
+    curate,
+    cytometry,
+    ivf_index,
+    palette,
+    plaid,
+    semantic_ids,
+    semdedup,
+    speech_units,
+    splat_codebook,
+)
 
 ROOT = Path(__file__).parents[2]
 
@@ -122,6 +133,33 @@ def test_cytometry_on_real_cells_keeps_gates_apart(real_data, monkeypatch):
     monkeypatch.setattr(cytometry, "measured", lambda: some)
     found = cytometry.main(["--min-split-gain", "0.1"])
     assert found.purity > 0.9 and found.n_components < 60
+
+
+def test_curation_keeps_what_is_rare(tmp_path: Path) -> None:
+    found = curate.main(["--small", "-o", str(tmp_path / "kept.npy")])
+    np.testing.assert_array_equal(np.load(tmp_path / "kept.npy"), found.rows)
+    assert len(found.rows) == 500 and found.evenness > 0.9 > found.random_evenness
+    assert found.n_concepts > 1.2 * found.n_random_concepts
+    np.save(tmp_path / "x.npy", curate.crowded(600)[0])
+    assert len(curate.main([str(tmp_path / "x.npy"), "--levels", "12,3", "--rows", "40"]).rows) == 40
+
+
+def test_a_codebook_keeps_the_colours_of_splats(tmp_path: Path) -> None:
+    few, many = (splat_codebook.main(["--small", "-k", k, "-o", str(tmp_path / "c.npz")]) for k in ("64", "512"))
+    assert few.kept < many.kept < 1.0 and many.colors.shape == (512, 45)
+    assert np.load(tmp_path / "c.npz")["codes"].dtype == np.uint16
+    names = ["x", *(f"f_rest_{i}" for i in range(45)), "opacity", "scale_0", "scale_1", "scale_2"]
+    splats = np.random.default_rng(0).normal(size=(200, len(names))).astype("<f4")
+    header = ["ply", "format binary_little_endian 1.0", "element vertex 200", *(f"property float {n}" for n in names)]
+    path = tmp_path / "splats.ply"
+    path.write_bytes("\n".join([*header, "end_header", ""]).encode() + splats.tobytes())
+    X, weights = splat_codebook.read_splats(path)
+    np.testing.assert_array_equal(X, splats[:, 1:46])
+    assert weights.shape == (200,) and np.median(weights) == 1.0
+    assert splat_codebook.main([str(path), "-k", "20"]).codes.max() == 19
+    path.write_bytes(path.read_bytes().replace(b"f_rest_44", b"g_rest_44"))
+    with pytest.raises(ValueError, match="has no f_rest_44"):
+        splat_codebook.read_splats(path)
 
 
 def test_every_recipe_is_on_the_page() -> None:

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from globular.algorithms.kmeans.limits import bytes_of_choices, keep_limits
 from globular.algorithms.kmeans.pipeline import ALGORITHMS, QUALITIES, PipelineOptions, kmeans
 from globular.algorithms.seeding.named import Start
 from globular.algorithms.steps import Step, mapped
@@ -68,6 +69,10 @@ class KMeans(CentroidEstimator):
         For all but "probing": stop when the squared shifts of all centres add up to less than `tol` times the mean
         variance of the columns. "exact" stops earlier, when iterations gain little (see `quality`), unless `tol` is 0.
     {max_time, metric, exact_labels, warm_start, random_state, verbose, callbacks, n_threads, device}
+    max_cluster_size, min_cluster_size : int or None, default=None
+        The most and the fewest rows of a cluster, which `labels_` keep exactly. After the fit rows go where they cost
+        least within the limits, and centres to the means of their rows, in turn. Limits count rows, whatever these
+        weigh; rows of weight 0 are none. `predict` knows no limits: it gives the closest centre.
     copy_x : bool, default=True
         Known from scikit-learn, and without effect: X is neither changed nor copied whole.
 
@@ -78,11 +83,13 @@ class KMeans(CentroidEstimator):
         The same after a fit that keeps centres sparse, and only then; `cluster_centers_` is made of it for the first
         who asks.
     labels_ : int32 array of shape (n_samples,)
-        Index of the closest centre of every row; after "probing", of the closest one that was looked at.
+        Index of the closest centre of every row; after "probing", of the closest one that was looked at. With a limit
+        on sizes, of the cluster that the row was put into.
     inertia_ : float
         Sum of (weighted) squared distances of the rows to their centres.
     label_recall_ : float
         Share of rows (of a random sample of 1,000) whose label is the exactly closest centre; 1 for exact labels.
+        With a limit on sizes, before rows were moved for it.
     n_iter_ : int
         Iterations over all rows, swaps included; 0 where the fit was ended before the first. Few rows are searched
         before that, so there is mostly one.
@@ -126,6 +133,8 @@ class KMeans(CentroidEstimator):
     callbacks: Any = None
     n_threads: int | None = None
     device: str = "auto"
+    max_cluster_size: int | None = None
+    min_cluster_size: int | None = None
     copy_x: bool = True
 
     _hurries = True
@@ -145,6 +154,18 @@ class KMeans(CentroidEstimator):
             exact_labels=self.exact_labels, sparse=data is not None and not data.shard.why_not(AssignSparse),
             seeds_sparsely=named and anew and self.init in ("auto", "k-means++"),
         )  # fmt: skip
+
+    def _check_rows(self, data: Input) -> None:
+        super()._check_rows(data)
+        least, most, k, n = self.min_cluster_size, self.max_cluster_size, self.n_clusters, data.n_rows
+        if least is not None and most is not None and least > most:
+            raise ValueError(f"min_cluster_size={least} is more than max_cluster_size={most}; swap them")
+        if most is not None and most * k < n:
+            raise ValueError(
+                f"max_cluster_size={most}: {k} clusters of that size do not hold {n} rows; take at least {-(-n // k)}"
+            )
+        if least is not None and least * k > n:
+            raise ValueError(f"min_cluster_size={least}: {k} clusters need more than {n} rows; take at most {n // k}")
 
     def _steps(self, data: Input, random_state: np.random.RandomState) -> Iterator[Step[F64]]:
         options = self._options(self.tol * mean_variance(data), data)
@@ -169,6 +190,10 @@ class KMeans(CentroidEstimator):
         return 0 if self._options(data=data).inverts else super()._center_copies(data)
 
     def _most_bytes(self, data: Input) -> int:
+        limited = bytes_of_choices(data.n_rows, self.n_clusters) if self._is_limited else 0
+        return limited + self._fit_bytes(data)
+
+    def _fit_bytes(self, data: Input) -> int:
         if not self._options(data=data).inverts:
             return super()._most_bytes(data)
         n_threads = resolve_threads(self.n_threads)
@@ -193,10 +218,27 @@ class KMeans(CentroidEstimator):
                 found = self._assign(data.shard)
                 self.inertia_, n_distances = found.objective * data.unit, found.n_distances
             self.labels_ = data.labels(self._centers, exact=n_probes == 0).copy()
-            return n_distances
-        # swaps that Ctrl-C has ended leave labels of no centre
-        labelled = last.stage == ITERATIONS or (last.labels_all_rows and self.stopped_ != INTERRUPTED)
-        return self._label(data, n_probes, seconds_left, labelled=labelled)
+        else:
+            # swaps that Ctrl-C has ended leave labels of no centre
+            labelled = last.stage == ITERATIONS or (last.labels_all_rows and self.stopped_ != INTERRUPTED)
+            n_distances = self._label(data, n_probes, seconds_left, labelled=labelled)
+        if self._is_limited:
+            n_distances += self._keep_limits(data, seconds_left)
+        return n_distances
+
+    def _keep_limits(self, data: Input, seconds_left: float) -> int:
+        """Put rows into clusters within the limits of size, and centres at their means; returns the distances."""
+        least, most = self.min_cluster_size or 0, self.max_cluster_size or data.n_rows
+        found = keep_limits(
+            data.shard, self._centers(), least, most, unit=self.metric == "cosine", seconds_left=seconds_left
+        )
+        self._keep_centers(found.centers, data)
+        self.labels_, self.inertia_ = data.labels(self._centers).copy(), found.error * data.unit
+        return found.n_distances
+
+    @property
+    def _is_limited(self) -> bool:
+        return self.max_cluster_size is not None or self.min_cluster_size is not None
 
     def _take_found(self, centers: F64, data: Input) -> None:
         """Take over centres that were found elsewhere, and label all rows."""

@@ -13,6 +13,15 @@ True
 
 from globular.export.faiss import Kmeans, to_faiss_ivf, to_faiss_residual, write_faiss
 from globular.export.onnx import to_onnx
-from globular.export.tables import centers_from, to_npy
+from globular.export.tables import centers_from, to_npy, to_tree_table
 
-__all__ = ["Kmeans", "centers_from", "to_faiss_ivf", "to_faiss_residual", "to_npy", "to_onnx", "write_faiss"]
+__all__ = [
+    "Kmeans",
+    "centers_from",
+    "to_faiss_ivf",
+    "to_faiss_residual",
+    "to_npy",
+    "to_onnx",
+    "to_tree_table",
+    "write_faiss",
+]

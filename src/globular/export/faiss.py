@@ -26,6 +26,8 @@ _LINKS = 32
 """Links of a centre in the graph of them."""
 _FAR = 1e4
 """Of the largest number of all codebooks, where words lie that no row takes."""
+_PROBES_ABOVE = 8
+"""Clusters of the level above whose centres a search looks at."""
 _FEWEST_TRAINED, _MOST_TRAINED = 256, 1 << 16
 """Rows that the codes are trained on: one for each code word at least."""
 
@@ -36,7 +38,7 @@ def to_faiss_ivf(
     *,
     n_probes: int = 1,
     metric: Literal["auto", "euclidean", "cosine"] = "auto",
-    coarse: Literal["flat", "hnsw"] = "flat",
+    coarse: Literal["flat", "hnsw", "tree"] = "flat",
     code_size: int | None = None,
 ) -> Any:
     """A faiss index whose lists are the clusters: an ``IndexIVFFlat``, or with codes an ``IndexIVFPQ``.
@@ -51,8 +53,9 @@ def to_faiss_ivf(
     metric : {"auto", "euclidean", "cosine"}, default="auto"
         "cosine" makes an inner-product index and scales rows to unit length as they are added; scale queries
         yourself. "auto" takes the model's own.
-    coarse : {"flat", "hnsw"}, default="flat"
-        How a search finds its lists: among all centres, or by a graph of them, which pays from tens of thousands on.
+    coarse : {"flat", "hnsw", "tree"}, default="flat"
+        How a search finds its lists: among all centres, or by a graph of them, which pays from tens of thousands on, or
+        among those below the closest centres of the level above them in a :class:`globular.HierarchicalKMeans`.
     code_size : int, optional
         Keep rows as product codes of so many bytes, of which the number of columns is a multiple. faiss trains the
         codes, on rows of X; without codes it trains nothing.
@@ -72,14 +75,20 @@ def to_faiss_ivf(
         raise ValueError(f"metric must be auto, euclidean or cosine, got {metric!r}")
     if n_probes < 1:
         raise ValueError(f"n_probes must be at least 1, got {n_probes}")
-    if coarse not in ("flat", "hnsw"):
-        raise ValueError(f"coarse must be flat or hnsw, got {coarse!r}")
+    if coarse not in ("flat", "hnsw", "tree"):
+        raise ValueError(f"coarse must be flat, hnsw or tree, got {coarse!r}")
+    if coarse == "tree" and not getattr(model, "upper_centers_", None):
+        raise TypeError("coarse='tree' needs a fitted HierarchicalKMeans of two levels or more; take flat or hnsw")
     faiss = load_faiss()
     centers = np.ascontiguousarray(centers_from(model), dtype=np.float32)
     cosine = (getattr(model, "metric", "euclidean") if metric == "auto" else metric) == "cosine"
     C, D = centers.shape
     kind = faiss.METRIC_INNER_PRODUCT if cosine else faiss.METRIC_L2
-    quantizer = faiss.IndexFlat(D, kind) if coarse == "flat" else faiss.IndexHNSWFlat(D, _LINKS, kind)
+    if coarse == "tree":
+        above: Literal["cosine", "euclidean"] = "cosine" if cosine else "euclidean"
+        quantizer = to_faiss_ivf(model.upper_centers_[0], n_probes=_PROBES_ABOVE, metric=above)
+    else:
+        quantizer = faiss.IndexFlat(D, kind) if coarse == "flat" else faiss.IndexHNSWFlat(D, _LINKS, kind)
     quantizer.add(centers)
     if code_size is None:
         index = faiss.IndexIVFFlat(quantizer, D, C, kind)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from globular.data.open import as_source
 from globular.errors import import_extra
-from globular.io import write_array
+from globular.io import check_file, write_array, write_whole
 
 Floats = NDArray[np.floating[Any]]
 
@@ -98,6 +98,45 @@ def to_npy(model: Any, path: str | os.PathLike[str]) -> Path:
     """
     write_array(path, centers_from(model), names=getattr(model, "feature_names_in_", None))
     return Path(path)
+
+
+def to_tree_table(model: Any, path: str | os.PathLike[str]) -> Path:
+    """Write the tree of a :class:`globular.HierarchicalKMeans` as a table of (id, parent, vector), whole or not at all.
+
+    A line for each cluster, the lowest level first, whose `id` is its place; those at the top have no parent. That is
+    how VectorChord takes centroids that were found elsewhere, by an external build. A ``.parquet`` file has lists for
+    vectors; a ``.csv`` file has them as PostgreSQL reads vectors, ``[0.5,1.0]``.
+
+    Examples
+    --------
+    >>> import pathlib, tempfile
+    >>> import globular
+    >>> from globular.export import to_tree_table
+    >>> model = globular.HierarchicalKMeans((2, 1), random_state=0).fit([[0.0], [1.0], [9.0]])
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     lines = to_tree_table(model, pathlib.Path(folder, "tree.csv")).read_text().split()
+    >>> lines[0], len(lines)
+    ('id,parent,vector', 4)
+    """
+    target = check_file(path, (".csv", ".parquet"), "a tree")
+    if not hasattr(model, "tree_"):
+        raise TypeError(f"model must be a fitted HierarchicalKMeans, got a {type(model).__name__}")
+    parents = model.tree_["parent"]
+    vectors = np.concatenate([model.cluster_centers_, *model.upper_centers_])
+    if target.suffix.lower() == ".csv":
+        lines = ["id,parent,vector"]
+        for number, (parent, vector) in enumerate(zip(parents.tolist(), vectors, strict=True)):
+            values = ",".join(map(str, vector.tolist()))
+            lines.append(f'{number},{"" if parent < 0 else parent},"[{values}]"')
+        return write_whole(target, lambda file: file.write("\n".join([*lines, ""]).encode()))
+    arrow = import_extra("pyarrow", "pyarrow", "io", "a .parquet file")
+    parquet = import_extra("pyarrow.parquet", "pyarrow", "io", "a .parquet file")
+    columns = {
+        "id": arrow.array(np.arange(len(parents))),
+        "parent": arrow.array(parents, mask=parents < 0),
+        "vector": arrow.FixedSizeListArray.from_arrays(arrow.array(vectors.ravel()), vectors.shape[1]),
+    }
+    return write_whole(target, lambda file: parquet.write_table(arrow.table(columns), file))
 
 
 def load_faiss() -> Any:

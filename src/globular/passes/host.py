@@ -356,7 +356,7 @@ HostShard.implements(passes.AllLabels)(lambda shard, work: [shard.labels])
 
 BY_METHODS = (
     passes.Take, passes.Locate, passes.Total, passes.AllLabels, center_passes.SeedFew, center_passes.SearchFew,
-    center_passes.AcceptSeeds, center_passes.RunChains, center_passes.EstimateNeighbors,
+    center_passes.AcceptSeeds, center_passes.RunChains, center_passes.EstimateNeighbors, center_passes.Transport,
 )  # fmt: skip
 """Passes that ask methods of a shard for all they need, wherever rows, weights and state lie."""
 
@@ -364,6 +364,11 @@ BY_METHODS = (
 @HostShard.implements(passes.LabelBySeeds)
 def label_by_seeds(shard: HostShard, work: passes.LabelBySeeds) -> None:
     shard.labels[:] = shard.closest_seeds
+
+
+@HostShard.implements(passes.TakeLabels)
+def take_labels(shard: HostShard, work: passes.TakeLabels) -> None:
+    shard.labels[:] = work.labels[shard.first_row : shard.first_row + shard.n_rows]
 
 
 @HostShard.implements(passes.BlendErrors)

@@ -7,12 +7,14 @@ told apart by a handful of hues in turn: with thousands of clusters no colour ca
 
 from globular.plotting.history import plot_curves, plot_history, plot_selection, plot_time_quality
 from globular.plotting.models import plot_clusters, plot_graph, plot_mixture, plot_sizes, plot_tree
+from globular.plotting.trees import plot_icicle
 
 __all__ = [
     "plot_clusters",
     "plot_curves",
     "plot_graph",
     "plot_history",
+    "plot_icicle",
     "plot_mixture",
     "plot_selection",
     "plot_sizes",

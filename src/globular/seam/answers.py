@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from globular.model.gaussian import GaussianParameters
+from globular.model.graph import Graph
 from globular.model.low_rank import LowRankParameters
 from globular.model.statistics import F64
 from globular.seam.passes import Pass
@@ -44,10 +45,14 @@ NEAREST = np.dtype([("center", np.int32), ("square", np.float64)])
 
 @dataclass(frozen=True, eq=False)
 class Nearest:
-    """Centres to be asked for the `n` "nearest" ones of every row, the closest first: (N, n) of `NEAREST`."""
+    """Centres to be asked for the `n` "nearest" ones of every row, the closest first: (N, n) of `NEAREST`.
+
+    With a graph (C, G), G ≥ n, those are enough that are named at the row's label.
+    """
 
     centers: F64
     n: int
+    graph: Graph | None = None
 
 
 @dataclass(frozen=True, eq=False)

@@ -142,6 +142,31 @@ class SearchFew(Pass[Found]):
     n_failures: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class Transported:
+    """Rows in clusters of limited size."""
+
+    labels: Labels
+    prices: F64
+    """What a row pays in a cluster beside its own cost: above 0 where that is full, below where it wants rows."""
+
+
+@dataclass(frozen=True, eq=False)
+class Transport(Pass[Transported]):
+    """Put rows where they cost least, at least `least` and at most `most` into each cluster.
+
+    Row n may be in the clusters near[n], (N, m), at these costs; `prices` (C,) are those to begin with. Where there is
+    no way to keep the limits so, some clusters keep too many rows, or too few. The rows of the shard do not matter.
+    """
+
+    needs = HERE
+    near: Labels
+    costs: F64
+    prices: F64
+    least: int
+    most: int
+
+
 @dataclass(frozen=True, eq=False)
 class RoughCells(Pass[CenterCells]):
     """The rows in cells: a few Lloyd steps from these middles, up to rounding, and then the closest middle of each row.

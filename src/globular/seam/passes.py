@@ -313,6 +313,14 @@ class ScatterLabels(Change):
     seed: int
 
 
+@dataclass(frozen=True, eq=False)
+class TakeLabels(Change):
+    """Give every row the label that stands here at its number in the whole data."""
+
+    effect = Effect({"labels"}, afresh=True)
+    labels: Labels
+
+
 @dataclass(frozen=True)
 class LabelBySeeds(Change):
     """Give every row the number of its closest seed for a label."""

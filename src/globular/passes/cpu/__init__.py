@@ -14,10 +14,11 @@ from globular.passes.cpu import (  # they register
     sparse_seeds,
     sums,
     swaps,
+    transport,
 )  # fmt: skip
 from globular.passes.cpu.shard import CpuShard
 
 __all__ = [
     "CpuShard", "answer", "assign", "by_column", "columns", "expect", "few_rows", "graph", "nearest", "project",
-    "seeds", "sparse_seeds", "sums", "swaps",
+    "seeds", "sparse_seeds", "sums", "swaps", "transport",
 ]  # fmt: skip

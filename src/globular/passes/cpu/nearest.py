@@ -77,14 +77,47 @@ def nearest_centers(
         t = take_number(queue)
 
 
+@kernel
+def nearest_in_graph(
+    queue: Queue,  # IN/OUT blocks
+    size: int,  # IN  rows of a block
+    rows: Any,  # IN
+    scales: Any,  # IN  (n,) or empty
+    centers: Any,  # IN  (C, D) float64
+    norms: Any,  # IN  (C,) float64
+    graph: Any,  # IN  (C, G)
+    labels: Any,  # IN  (n,)
+    squares: Any,  # OUT (n, m) the m lowest squared distances, ascending
+    found: Any,  # OUT (n, m) whose they are
+) -> None:
+    """Each row against the centres that the graph names at its label. O(n · G · D)."""
+    begin = size * take_number(queue)
+    while begin < labels.shape[0]:
+        for i in range(begin, min(begin + size, labels.shape[0])):
+            scale, n_kept = scales[i] if scales.shape[0] else 1.0, 0
+            for g in range(graph.shape[1]):
+                c = graph[labels[i], g]
+                squared = squared_distance(rows, i, scale, centers, c, norms)
+                n_kept = insert(squared, c, squares[i], found[i], n_kept)
+        begin = size * take_number(queue)
+
+
 @CpuShard.implements(Answer, Nearest)
 def nearest(shard: CpuShard, work: Answer) -> list[Any]:
     """The closest centres of all rows in ascending order, (N, n); of those equally far the first comes first."""
     found = np.empty((shard.n_rows, work.model.n), dtype=NEAREST)
-    product = CellProduct(shard, work.model.centers)
     squares, numbers = np.empty(found.shape), np.empty(found.shape, dtype=np.int32)
+    graph, centers, labels = work.model.graph, np.ascontiguousarray(work.model.centers, dtype=np.float64), shard.labels
+    norms: F64 = np.einsum("ij,ij->i", centers, centers)
+    product = CellProduct(shard, centers) if graph is None else None
 
     def find(queue: NDArray[np.int64], rows: KernelRows, part: slice) -> None:
+        if product is None:
+            nearest_in_graph(
+                queue, ROWS_AT_ONCE, rows, shard.scales[part], centers, norms, graph, labels[part], squares[part],
+                numbers[part],
+            )  # fmt: skip
+            return
         visit = product.visit(rows, part, BLOCK_ROWS[1])
         nearest_centers(queue, visit, product.nominees, squares[part], numbers[part], product.block(table=True))
 

@@ -12,10 +12,10 @@ from globular.model.cells import VISITS_ABOVE, CellLevel, CenterCells
 from globular.model.statistics import FarRows, HardStatistics
 from globular.passes.torch.plain import group
 from globular.passes.torch.products import Aim
-from globular.passes.torch.shard import TorchShard, engine
+from globular.passes.torch.shard import CardShard, TorchShard, engine
 from globular.seam.among import Down, Neighbors, Probe
 from globular.seam.center_passes import RoughCells
-from globular.seam.passes import Assign, Farthest, SumByLabel
+from globular.seam.passes import Assign, Farthest, SumByLabel, TakeLabels
 
 
 def sums_by(shard: TorchShard, labels: Any, n_clusters: int, *, errors: bool, rows: Any = None) -> Any:
@@ -30,6 +30,12 @@ def sums_by(shard: TorchShard, labels: Any, n_clusters: int, *, errors: bool, ro
         grouping.order = rows[grouping.order]
     d2 = shard.d2_tensor if errors else None
     return engine(shard.device, shard.exact).sum_clusters(shard.x, shard.factors, shard.unit_weights, d2, grouping)
+
+
+@CardShard.implements(TakeLabels)
+def take_labels(shard: CardShard, work: TakeLabels) -> None:
+    own = np.ascontiguousarray(work.labels[shard.first_row : shard.first_row + shard.n_rows])
+    shard.label_tensor.copy_(torch.from_numpy(own))
 
 
 @TorchShard.implements(SumByLabel)

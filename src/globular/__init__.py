@@ -24,8 +24,10 @@ if TYPE_CHECKING:
     from globular.estimators.infinite_mixture import InfiniteGaussianMixture, InfiniteMultinomialMixture
     from globular.estimators.kmeans import KMeans, k_means
     from globular.estimators.low_rank_mixture import LowRankGaussianMixture
+    from globular.estimators.many import fit_many
     from globular.estimators.mixture import GaussianMixture
     from globular.estimators.nested import NestedMiniBatchKMeans
+    from globular.estimators.product import ProductKMeans
     from globular.estimators.residual import ResidualKMeans
     from globular.estimators.variational_kmeans import VariationalKMeans
     from globular.estimators.variational_mixture import VariationalGaussianMixture
@@ -39,6 +41,8 @@ _NAMES = {
     "estimators.hierarchical": "HierarchicalKMeans",
     "estimators.nested": "NestedMiniBatchKMeans",
     "estimators.residual": "ResidualKMeans",
+    "estimators.many": "fit_many",
+    "estimators.product": "ProductKMeans",
     "estimators.mixture": "GaussianMixture",
     "estimators.variational_mixture": "VariationalGaussianMixture",
     "estimators.chunky_mixture": "ChunkyGaussianMixture",
@@ -64,6 +68,7 @@ __all__ = [
     "LowRankGaussianMixture",
     "NestedMiniBatchKMeans",
     "PoissonMixture",
+    "ProductKMeans",
     "ResidualKMeans",
     "VariationalGaussianMixture",
     "VariationalKMeans",
@@ -75,6 +80,7 @@ __all__ = [
     "coresets",
     "datasets",
     "export",
+    "fit_many",
     "io",
     "k_means",
     "load",

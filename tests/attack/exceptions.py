@@ -77,6 +77,12 @@ _REASONS = {
         algorithms.ward: DISTANCES_AT_ONCE
         passes.cpu.plain: ROWS_PER_BLOCK
     """,
+    "either side of which is tried by `test_line.py`, `test_product.py` and `test_fit_many.py`": """
+        algorithms.kmeans.line: MOST_ROWS
+        passes.cpu.line: FEW FEW_PER_CLUSTER RESOLVED
+        estimators.many: LARGEST
+        estimators.product: ROWS_PER_BLOCK ROTATION_ROWS
+    """,
     "what a parameter is where it is not given": """
         algorithms.kmeans.nested_choices: BATCH_ROWS BATCH_ROWS_PER_CLUSTER
         estimators.chunky_mixture: ROWS_PER_CELL MOST_CELLS_PER_COMPONENT
@@ -109,7 +115,9 @@ _REASONS = {
         algorithms.kmeans.nested_choices: CELLS_GAIN
         algorithms.kmeans.pipeline: MOST_STARTS FADING SPARSE_GAIN
         algorithms.kmeans.probing: LEAST_STAKE N_PROBES
+        algorithms.kmeans.rotation: FIRST_TURNS TURNS
         algorithms.kmeans.sparse: TRIALS
+        estimators.many: DRAWS_PER_SEED
         algorithms.kmeans.swaps: COST_SAFETY FIRST_TRUST SETTLED_GAIN
         algorithms.kmeans.trials: LEAST_RATIO ROUGH_GAIN STEPS_PER_TRIAL WORTH_KEEPING
         algorithms.infinite.polishing: _LAST _STRENGTHS _LEFT_OUT _USUAL

@@ -66,6 +66,8 @@ _SPARSE: Mapping[str, Mapping[str, Values]] = {
     "model.sparse_centers": {"SPARSE_FROM": (1, NEVER), "NUMBERS_PER_ENTRY": (0, NEVER)},
     "passes.cpu.shard": {"ENTRIES_APART": (0, NEVER)},
     "algorithms.kmeans.sparse": {"SEEDS_AT_ONCE": ((1, NEVER), (NEVER, 1))},
+    "passes.cpu.assign.sparse": {"CLUSTERS_AT_ONCE": (1, NEVER), "BLOCK": (1, NEVER)},
+    "passes.cpu.sparse_seeds": {"SPAN": (1 << 12, NEVER)},
 }  # fmt: skip
 _FEW: Mapping[str, Mapping[str, Values]] = {
     "algorithms.seeding.common": {

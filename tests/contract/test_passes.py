@@ -18,6 +18,7 @@ from globular.passes.cpu.expect.remembered import Kept
 from globular.passes.many import StreamShard
 from globular.seam import answers, center_passes, mixture_passes, passes, sparse_passes, tree_passes
 from globular.seam.among import HardAmong, SoftAmong
+from globular.seam.center_passes import SolveLine
 from globular.seam.mixture_passes import Expect
 from globular.seam.passes import (
     AddSeeds,
@@ -160,11 +161,12 @@ def test_what_is_set_afresh_does_not_show_what_was_there(case: Case, request: py
 
 def test_every_pass_and_every_source_of_candidates_has_a_case() -> None:
     of_csr_rows = ByColumn, CastBallots, AssignSparse, LabelSparse, SeedSparse  # see test_votes.py, test_sparse.py
+    of_one_column = (SolveLine,)  # see test_line.py
     kinds = {
         kind
         for module in (passes, center_passes, mixture_passes, answers, sparse_passes, tree_passes)
         for _, kind in inspect.getmembers(module, inspect.isclass)
-        if issubclass(kind, Pass) and kind not in (Pass, Change, Opening, *of_csr_rows)
+        if issubclass(kind, Pass) and kind not in (Pass, Change, Opening, *of_csr_rows, *of_one_column)
     }
     works = [case.work(Problem("float64", False)) for case in CASES]
     assert {type(work) for work in works} == kinds

@@ -18,8 +18,8 @@ import globular
 
 from globular import (  # isort: skip
     BernoulliMixture, ChunkyGaussianMixture, GaussianMixture, InfiniteGaussianMixture, InfiniteMultinomialMixture,
-    HierarchicalKMeans, KMeans, LowRankGaussianMixture, NestedMiniBatchKMeans, PoissonMixture, ResidualKMeans,
-    VariationalGaussianMixture, VariationalKMeans, VonMisesFisherMixture,
+    HierarchicalKMeans, KMeans, LowRankGaussianMixture, NestedMiniBatchKMeans, PoissonMixture, ProductKMeans,
+    ResidualKMeans, VariationalGaussianMixture, VariationalKMeans, VonMisesFisherMixture,
 )  # fmt: skip
 
 # some checks ask for eight clusters of four distinct rows, and are told so
@@ -29,6 +29,7 @@ ESTIMATORS = [
     KMeans(), KMeans(algorithm="probing", quality="best", metric="cosine"), ResidualKMeans(4, n_levels=2),
     KMeans(max_cluster_size=1000, min_cluster_size=1), HierarchicalKMeans(), HierarchicalKMeans([4, 2], resample=2),
     VariationalKMeans(), NestedMiniBatchKMeans(), NestedMiniBatchKMeans(search="cells", metric="cosine", batch_size=10),
+    ProductKMeans(1, 4), ProductKMeans(1, 4, rotation="opq"),
     GaussianMixture(3), GaussianMixture(2, noise=True),
     GaussianMixture(2, covariance_type="diag", algorithm="variational"),
     GaussianMixture(2, covariance_type="tied_spherical", algorithm="chunky"),

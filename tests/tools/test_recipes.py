@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from safetensors.numpy import save_file
 from sklearn.cluster import MiniBatchKMeans
 
 from harness.data import data_folder
@@ -18,6 +19,7 @@ from recipes import (
     semdedup,
     speech_units,
     splat_codebook,
+    weight_palette,
 )
 
 ROOT = Path(__file__).parents[2]
@@ -79,6 +81,21 @@ def test_palette_of_the_colours_is_that_of_the_pixels(tmp_path: Path) -> None:
     assert flat.psnr == np.inf and flat.n_distinct == 1
     pytest.importorskip("matplotlib")
     palette.main(["--small", "-k", "8", "-o", str(tmp_path / "p.png")])
+    assert (tmp_path / "p.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_weight_palettes_are_closer_than_even_steps(tmp_path: Path) -> None:
+    few, many = (weight_palette.main(["--small", "-k", k]) for k in ("4", "16"))
+    assert few.decibels < many.decibels and many.decibels > many.decibels_of_even_steps + 2.0
+    layers = weight_palette.generated(64)
+    for layer, palettes, codes in zip(layers, many.palettes, many.codes, strict=True):
+        distances = np.abs(layer[:, :, None] - palettes[:, None])
+        np.testing.assert_array_equal(codes, distances.argmin(axis=2))
+    save_file({"a": layers[0], "bias": layers[0][0]}, tmp_path / "w.safetensors")
+    result = weight_palette.main([str(tmp_path / "w.safetensors")])
+    np.testing.assert_array_equal(result.palettes[0], many.palettes[0])
+    pytest.importorskip("matplotlib")
+    weight_palette.main(["--small", "-o", str(tmp_path / "p.png")])
     assert (tmp_path / "p.png").read_bytes().startswith(b"\x89PNG")
 
 

@@ -359,7 +359,7 @@ class CentroidEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clust
             self._centers()
         n_found = self._n_found
         if n_found != self.n_clusters:
-            raise ValueError(f"the model holds {n_found} centres, n_clusters={self.n_clusters}; fit again")
+            raise ValueError(f"cluster_centers_ holds {n_found} centres, n_clusters={self.n_clusters}; fit again")
         labels = getattr(self, "labels_", None)
         if isinstance(labels, np.ndarray):  # those on workers have not been anywhere else
             check_indices(labels, "labels_", (None,), n_found, least=self._least_label)

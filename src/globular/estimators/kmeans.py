@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from globular.algorithms.kmeans.limits import bytes_of_choices, keep_limits
+from globular.algorithms.kmeans.line import OPTIMUM, optimum_on_line
 from globular.algorithms.kmeans.pipeline import ALGORITHMS, QUALITIES, PipelineOptions, kmeans
 from globular.algorithms.seeding.named import Start
 from globular.algorithms.steps import Step, mapped
@@ -55,8 +56,9 @@ class KMeans(CentroidEstimator):
         every iteration, at a cost that grows with the square root of the clusters. Sparse rows with entries in at most
         one of 256 columns are different: "auto" is "exact" for any number of clusters, and from 400 on seeds and
         iterations go by an inverted file, without subspace, parts and swaps. Centres that you give are not swapped, and
-        all rows begin with them. "lloyd" is the textbook's: iterations from one start, nothing else; bounds skip
-        distances that change no label.
+        all rows begin with them. Dense rows of one column, up to 33 million of them in memory, are different, too:
+        "auto" finds the optimum by dynamic programming, unless you give centres or `max_time`. "lloyd" is the
+        textbook's: iterations from one start, nothing else; bounds skip distances that change no label.
         "yinyang", and scikit-learn's old "full", mean "lloyd"; its "elkan" means "exact", or "lloyd" if you give the
         centres.
     quality : {"fast", "balanced", "best"}, default="balanced"
@@ -100,7 +102,7 @@ class KMeans(CentroidEstimator):
     subspace_dimension_ : int
         Number of directions in which "probing" began; `n_features` where it began in the whole space.
     algorithm_, init_ : str
-        What "auto" came to.
+        What "auto" came to; "optimal" and "none" where no centres for rows of one column are better.
     stopped_ : str
         Why the best run ended.
 
@@ -169,6 +171,11 @@ class KMeans(CentroidEstimator):
 
     def _steps(self, data: Input, random_state: np.random.RandomState) -> Iterator[Step[F64]]:
         options = self._options(self.tol * mean_variance(data), data)
+        may_solve = options.may_narrow and not options.unit_centers and self.max_time is None
+        best = optimum_on_line(data.shard, self.n_clusters) if self.algorithm == "auto" and may_solve else None
+        if best is not None:
+            self.algorithm_, self.init_, self.subspace_dimension_ = "optimal", "none", 1
+            return iter([best])
         self.algorithm_ = options.chosen
         if options.inverts and options.seeds_sparsely:
             self.init_, self.subspace_dimension_ = "k-means++", data.n_columns
@@ -210,7 +217,8 @@ class KMeans(CentroidEstimator):
         return self._options(data=data).last_probes
 
     def _finish(self, data: Input, seconds_left: float) -> int:
-        n_probes, last, centers = self._last_probes(data), self.history_[-1], self._sparse_centers()
+        n_probes = 0 if self.stopped_ == OPTIMUM else self._last_probes(data)
+        last, centers = self.history_[-1], self._sparse_centers()
         is_same = self.stopped_ == "no label changed" and data.dtype == np.float64  # centres neither moved nor rounded
         if is_same or centers is not None:
             n_distances, self.label_recall_ = 0, 1.0

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from globular.algorithms.kmeans.line import OPTIMUM
 from globular.algorithms.steps import Step
 from globular.callbacks import as_callbacks
 from globular.errors import FitInterruptedWarning
@@ -137,7 +138,7 @@ class Fit:
                 score, reason = self._complete(partial(self._finish, finish, reason))
                 if best is None or score > best[0]:
                     best = score, {name: value for name, value in vars(self.estimator).items() if name.endswith("_")}
-                if reason in (INTERRUPTED, "max_time", "callback"):
+                if reason in (INTERRUPTED, "max_time", "callback", OPTIMUM):
                     break
             if best is not None:
                 self._complete(partial(self._restore, best[1]))

@@ -11,17 +11,11 @@
 True
 """
 
-from globular.export.faiss import Kmeans, to_faiss_ivf, to_faiss_residual, write_faiss
+from globular.export.faiss import Kmeans, to_faiss_ivf, to_faiss_pq, to_faiss_residual, write_faiss
 from globular.export.onnx import to_onnx
 from globular.export.tables import centers_from, to_npy, to_tree_table
 
 __all__ = [
-    "Kmeans",
-    "centers_from",
-    "to_faiss_ivf",
-    "to_faiss_residual",
-    "to_npy",
-    "to_onnx",
-    "to_tree_table",
+    "Kmeans", "centers_from", "to_faiss_ivf", "to_faiss_pq", "to_faiss_residual", "to_npy", "to_onnx", "to_tree_table",
     "write_faiss",
-]
+]  # fmt: skip

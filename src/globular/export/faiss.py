@@ -16,6 +16,7 @@ from globular.data.blocks import Source
 from globular.data.open import as_source
 from globular.errors import DataError
 from globular.estimators.kmeans import KMeans
+from globular.estimators.product import ProductKMeans
 from globular.estimators.residual import ResidualKMeans
 from globular.export.tables import centers_from, load_faiss
 from globular.io import check_file, write_whole
@@ -165,6 +166,31 @@ def _dense(rows: Any, cosine: bool) -> Any:
     dense = rows.toarray() if hasattr(rows, "toarray") else np.asarray(rows)
     part = np.ascontiguousarray(dense, dtype=np.float32)
     return normalize(part) if cosine else part
+
+
+def to_faiss_pq(model: ProductKMeans) -> Any:
+    """A trained and empty faiss index of product codes: an ``IndexPQ``, behind an ``OPQMatrix`` if there is a rotation.
+
+    The number of clusters is a power of two; with 256 of them the codes are those of `model`.
+    """
+    check_is_fitted(model)
+    M, k, width = model.codebooks_.shape
+    if k & (k - 1) or k == 1:
+        raise ValueError(f"n_clusters={k} is no power of two from 2 on, as faiss needs it; fit again with one")
+    faiss = load_faiss()
+    index = faiss.IndexPQ(M * width, M, k.bit_length() - 1)
+    faiss.copy_array_to_vector(model.codebooks_.astype(np.float32).ravel(), index.pq.centroids)
+    index.is_trained = True
+    if model.rotation_ is None:
+        return index
+    matrix = faiss.OPQMatrix(M * width, M)
+    faiss.copy_array_to_vector(model.rotation_.T.astype(np.float32).ravel(), matrix.A)
+    matrix.is_trained = matrix.is_orthonormal = True
+    whole = faiss.IndexPreTransform(matrix, index)
+    whole.own_fields = True
+    matrix.this.disown()  # both belong to the whole
+    index.this.disown()
+    return whole
 
 
 def write_faiss(index: Any, path: str | os.PathLike[str]) -> Path:

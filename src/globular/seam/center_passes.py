@@ -167,6 +167,14 @@ class Transport(Pass[Transported]):
     most: int
 
 
+@dataclass(frozen=True)
+class SolveLine(Pass[Found]):
+    """The best centres of rows with one column, ascending; none where float64 cannot tell. O(N log N)."""
+
+    needs = HERE | Need.DENSE | Need.CPU
+    n_clusters: int
+
+
 @dataclass(frozen=True, eq=False)
 class RoughCells(Pass[CenterCells]):
     """The rows in cells: a few Lloyd steps from these middles, up to rounding, and then the closest middle of each row.

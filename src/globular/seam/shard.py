@@ -100,7 +100,8 @@ class Shard(ABC):
 
     def why_not(self, kind: Any) -> str:
         """Why passes of a kind, or among a source of candidates, cannot be run here; empty if they can."""
-        return next((self.lacks[need] for need in kind.needs if need in self.lacks), "")
+        lacks = self.lacks
+        return next((lacks[need] for need in kind.needs if need in lacks), "")
 
     @abstractmethod
     def take(self, indices: Index, what: RowValue = "rows") -> NDArray[Any]:

@@ -8,6 +8,7 @@ from globular.passes.cpu import (  # they register
     expect,
     few_rows,
     graph,
+    line,
     nearest,
     project,
     seeds,
@@ -19,6 +20,6 @@ from globular.passes.cpu import (  # they register
 from globular.passes.cpu.shard import CpuShard
 
 __all__ = [
-    "CpuShard", "answer", "assign", "by_column", "columns", "expect", "few_rows", "graph", "nearest", "project",
+    "CpuShard", "answer", "assign", "by_column", "columns", "expect", "few_rows", "graph", "line", "nearest", "project",
     "seeds", "sparse_seeds", "sums", "swaps", "transport",
 ]  # fmt: skip

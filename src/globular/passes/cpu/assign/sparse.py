@@ -147,6 +147,7 @@ def add_members(
     rows: Any,  # IN  (data, indices, indptr)
     scales: Any,  # IN  (N,) or empty
     weights: Any,  # IN  (N,) or empty
+    width: int,  # IN  columns of a block
     sums: Zeros,  # scratch (D,), zeros
     marks: Zeros,  # scratch (blocks of columns,) bool, zeros: has a block sums?
     starts: Any,  # IN  (C + 1,) where the entries of each cluster go; OUT their number, where there is no room yet
@@ -166,12 +167,12 @@ def add_members(
                     factor *= scales[i]
                 for q in range(indptr[i], indptr[i + 1]):
                     sums[indices[q]] += factor * data[q]
-                    marks[indices[q] // BLOCK] = True
+                    marks[indices[q] // width] = True
             n = starts[c] if columns.shape[0] else 0
             for block in range(marks.shape[0]):
                 if marks[block]:
                     marks[block] = False
-                    for j in range(block * BLOCK, min((block + 1) * BLOCK, D)):
+                    for j in range(block * width, min((block + 1) * width, D)):
                         if sums[j] != 0.0:
                             if columns.shape[0]:
                                 columns[n], values[n] = j, sums[j]
@@ -192,7 +193,7 @@ def sparse_sums(shard: CpuShard, C: int) -> SparseCenters:
     def add(queue: NDArray[np.int64]) -> None:
         add_members(
             queue, CLUSTERS_AT_ONCE, first, order, rows.kernel_rows(0, shard.n_rows), shard.scales, shard.weights,
-            np.zeros(D), np.zeros(-(-D // BLOCK), dtype=np.bool_), starts, columns, values,
+            BLOCK, np.zeros(D), np.zeros(-(-D // BLOCK), dtype=np.bool_), starts, columns, values,
         )  # fmt: skip
 
     n_threads = min(worth_waking(shard.n_threads, SECONDS_PER_LOOK * len(rows.data)), -(-C // CLUSTERS_AT_ONCE))

@@ -83,6 +83,11 @@ _REASONS = {
         estimators.many: LARGEST
         estimators.product: ROWS_PER_BLOCK ROTATION_ROWS
     """,
+    "rows at once, all sides of which `test_residual.py` tries": """
+        algorithms.kmeans.residual: BLOCK_NUMBERS
+        data.residuals: ROWS_AT_ONCE
+        estimators.codes: ROWS_PER_BLOCK
+    """,
     "what a parameter is where it is not given": """
         algorithms.kmeans.nested_choices: BATCH_ROWS BATCH_ROWS_PER_CLUSTER
         estimators.chunky_mixture: ROWS_PER_CELL MOST_CELLS_PER_COMPONENT
@@ -93,6 +98,7 @@ _REASONS = {
             LARGEST_LEAF LEAST_SCALE
         algorithms.mixtures.starts: _KMEANS_ITERATIONS
         estimators.mixtures: N_CANDIDATES
+        estimators.residual: LEVELS
         estimators.variational_mixture: N_NEIGHBORS
     """,
     "how far a search goes and what it must gain: any value is right, some are better": """
@@ -115,6 +121,7 @@ _REASONS = {
         algorithms.kmeans.nested_choices: CELLS_GAIN
         algorithms.kmeans.pipeline: MOST_STARTS FADING SPARSE_GAIN
         algorithms.kmeans.probing: LEAST_STAKE N_PROBES
+        algorithms.kmeans.residual: WORDS_PER_BRANCH WIDENING
         algorithms.kmeans.rotation: FIRST_TURNS TURNS
         algorithms.kmeans.sparse: TRIALS
         estimators.many: DRAWS_PER_SEED

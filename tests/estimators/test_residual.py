@@ -11,10 +11,13 @@ from sklearn.exceptions import NotFittedError
 
 import globular
 from globular import ResidualKMeans
+from globular.algorithms.kmeans import residual
 from globular.algorithms.kmeans.residual import CodeKeys
+from globular.data import residuals
 from globular.data.open import as_source
 from globular.data.residuals import Residuals
 from globular.errors import FitInterruptedWarning
+from globular.estimators import codes as codes_module
 from globular.estimators import inputs
 
 rng = np.random.default_rng(0)
@@ -282,3 +285,14 @@ def test_ctrl_c_keeps_the_levels_that_were_begun(tmp_path: Path) -> None:
     assert model.codes_.shape == (1500, 2) and len(model.codebooks_) == 2 and model.stopped_ == "interrupted"
     restored = globular.load(globular.save(model, tmp_path / "model"))
     np.testing.assert_array_equal(restored.encode(X), model.encode(X))
+
+
+@pytest.mark.parametrize("size", [7, 1 << 22])
+def test_rows_at_once_change_no_code(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    wanted = fit(beam=3)
+    monkeypatch.setattr(residual, "BLOCK_NUMBERS", 64 * size)
+    monkeypatch.setattr(residuals, "ROWS_AT_ONCE", size)
+    monkeypatch.setattr(codes_module, "ROWS_PER_BLOCK", size)
+    found = fit(beam=3)
+    np.testing.assert_array_equal(found.codes_, wanted.codes_)
+    np.testing.assert_allclose(found.inertia_per_level_, wanted.inertia_per_level_, rtol=1e-6)

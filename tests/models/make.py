@@ -32,6 +32,7 @@ MODELS = {
     "kmeans-probing": globular.KMeans(6, algorithm="probing", random_state=0),
     "variational-kmeans": globular.VariationalKMeans(6, random_state=0),
     "product": globular.ProductKMeans(3, 6, rotation="opq", random_state=0),
+    "hierarchical": globular.HierarchicalKMeans([6, 2], random_state=0),
     "nested": globular.NestedMiniBatchKMeans(6, random_state=0),
     "residual": globular.ResidualKMeans([6, 3], random_state=0),
     "mixture-full": globular.GaussianMixture(6, random_state=0),

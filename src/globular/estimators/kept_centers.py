@@ -47,7 +47,8 @@ class KeptCenters:
     @property
     def _n_found(self) -> int:
         """How many there are."""
-        return int(vars(self).get("sparse_centers_", vars(self).get("cluster_centers_", np.empty(0))).shape[0])
+        kept = vars(self).get("sparse_centers_")
+        return len(self.cluster_centers_) if kept is None else int(kept.shape[0])
 
     def _sparse_centers(self) -> SparseCenters | None:
         """The centres of a fit that keeps them sparse."""

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import sparse, stats
 
-from globular import seeding
+from globular import KMeans, seeding
 from globular.algorithms import seeding as methods
 from globular.algorithms.seeding.hierarchical import level_sizes
 from globular.algorithms.seeding.named import draw_seeds
@@ -331,12 +331,38 @@ def test_hubness_counts_pairs_of_rows() -> None:
 
 @pytest.mark.parametrize("times", [0.99, 1.01])
 def test_seeds_may_be_drawn_in_from_a_hubness_on(times: float, monkeypatch: pytest.MonkeyPatch, watch: Any) -> None:
-    module = import_module("globular.algorithms.seeding.hierarchical")
+    module = import_module("globular.algorithms.seeding.shares")
     asked = watch(module, "reach")
     monkeypatch.setattr(module, "hubness", lambda sizes: times * module.HUBS)
     X = np.random.default_rng(0).normal(size=(2000, 50))
     result_of(methods.hierarchical(CpuShard(X), 12, np.random.default_rng(0)))
     assert bool(asked) == (times > 1)
+
+
+def test_automatic_seeds_are_drawn_in_where_rows_are_hubs() -> None:
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(4000, 200)) * rng.lognormal(0.0, 0.4, size=(4000, 1))
+    as_rows, automatic = (
+        KMeans(100, algorithm="lloyd", init=init, random_state=0).fit(X) for init in ("plain k-means++", "auto")
+    )
+    assert automatic.inertia_ < 0.99 * as_rows.inertia_
+    assert np.bincount(automatic.labels_).max() < np.bincount(as_rows.labels_).max()
+
+
+def test_automatic_seeds_of_separate_groups_are_rows() -> None:
+    rng = np.random.default_rng(0)
+    X = np.repeat(100.0 * rng.normal(size=(100, 200)), 40, axis=0) + rng.normal(size=(4000, 200))
+    start = result_of(draw_seeds(CpuShard(X), "auto", 100, np.random.default_rng(0)))
+    assert start.labelled and squared_distances(start.centers, X).min(axis=1).max() == 0.0
+
+
+@pytest.mark.parametrize("n_columns", [100, 101])
+def test_automatic_seeds_of_very_many_columns_are_rows(n_columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(import_module("globular.algorithms.seeding.named"), "JUDGED_NUMBERS", 90 * 100)
+    X = np.random.default_rng(0).normal(size=(30_000, n_columns))
+    X *= np.random.default_rng(1).lognormal(0.0, 0.4, size=(30_000, 1))
+    start = result_of(draw_seeds(CpuShard(X), "auto", 90, np.random.default_rng(0)))
+    assert start.labelled == (n_columns == 101)
 
 
 @pytest.mark.parametrize("dimension", [1.0, 2.0, 50.0, 1000.0])

@@ -42,7 +42,7 @@ from globular.algorithms.seeding.common import (
     seeds_so_far,
 )
 from globular.algorithms.seeding.plus_plus import distinct_plus_plus, extend
-from globular.algorithms.seeding.shares import apportion, hubness, reach, share_exponent
+from globular.algorithms.seeding.shares import JUDGES, apportion, drawn_in, of_unit_length, share_exponent
 from globular.algorithms.steps import Step, result_of
 from globular.model.cells import CellLevel, CellTree, starts_of
 from globular.model.statistics import F64, HardStatistics
@@ -58,10 +58,6 @@ ROWS_PER_CHILD = 32
 """Sampled rows per child; all rows are used where there are fewer."""
 LARGE = 4
 """A cell with this multiple of the mean number of children is seeded by itself, by matrix products on all threads."""
-JUDGES = 4096
-"""Rows that tell whether seeds are drawn in."""
-HUBS = 10.0
-"""From this hubness of seeds on; two to five are usual."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +182,7 @@ class _Builder:
         occupied = statistics.counts > 0
         means = statistics.sums / np.where(occupied, statistics.counts, 1.0)[:, None]
         if self.unit_centers:
-            means = _of_unit_length(means, tree.centers)
+            means = of_unit_length(means, tree.centers)
         return tree.moved(np.where(occupied[:, None], means, tree.centers))
 
     def _sample(self, n: int) -> _Sample:
@@ -229,20 +225,15 @@ class _Builder:
         some = sample.some(min(JUDGES, self._rows_at_once))
         judges = self.shard.local(self.shard.take(some.indices), some.weights)
 
-        def error(level: CellLevel) -> float:
-            tree = self.tree.below(level)
-            return judges.run(Assign(tree.centers, Down(tree), "labels")).objective
+        def judge(centers: F64) -> tuple[float, Index]:
+            tree = self.tree.below(CellLevel(centers, seeds.starts))
+            error = judges.run(Assign(tree.centers, Down(tree), "labels")).objective
+            return error, np.bincount(judges.labels, minlength=len(centers))
 
-        as_rows, quotas = error(seeds), np.diff(seeds.starts)
-        if hubness(np.bincount(judges.labels, minlength=len(seeds.centers))) < HUBS:
-            return seeds
         middles = self.tree.centers if self.tree.levels else self.shard.column_moments()[0][None]
-        around = np.repeat(middles, quotas, axis=0)
-        drawn_in = around + np.repeat(reach(quotas, self.dimension), quotas)[:, None] * (seeds.centers - around)
-        if self.unit_centers:
-            drawn_in = _of_unit_length(drawn_in, seeds.centers)
-        closer = CellLevel(drawn_in, seeds.starts)
-        return closer if error(closer) < as_rows else seeds
+        quotas = np.diff(seeds.starts)
+        closer = drawn_in(seeds.centers, middles, quotas, self.dimension, judge, unit=self.unit_centers)
+        return CellLevel(closer, seeds.starts)
 
     def _draw(self, sample: _CellSample, quotas: Index) -> tuple[F64, Index]:
         """k-means++ inside every cell: the centres found and their cells; bare cells give their own centre."""
@@ -287,9 +278,3 @@ class _Builder:
         newcomers = self.shard.local(centers[n_found:])
         newcomers.run(Assign(self.tree.centers, Down(self.tree), "labels"))
         return centers, np.concatenate([cells, newcomers.labels.astype(np.intp)])
-
-
-def _of_unit_length(vectors: F64, others: F64) -> F64:
-    """The vectors, scaled; one of length zero has no direction, and is that of the others."""
-    lengths = np.linalg.norm(vectors, axis=1)[:, None]
-    return np.where(lengths > 0, vectors / np.where(lengths > 0, lengths, 1.0), others)

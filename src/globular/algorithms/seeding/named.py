@@ -8,15 +8,22 @@ from dataclasses import dataclass
 import numpy as np
 
 from globular.algorithms.seeding.afk_mc2 import afk_mc2
-from globular.algorithms.seeding.common import Seeds, are_few_to_seed, greedy_trials
+from globular.algorithms.seeding.common import (
+    Seeds,
+    are_few_to_seed,
+    effective_dimension,
+    evenly_spread_masses,
+    greedy_trials,
+)
 from globular.algorithms.seeding.hierarchical import hierarchical
 from globular.algorithms.seeding.parallel import parallel
 from globular.algorithms.seeding.plus_plus import plus_plus, plus_plus_of_few
 from globular.algorithms.seeding.random import random
+from globular.algorithms.seeding.shares import JUDGES, drawn_in
 from globular.algorithms.steps import Step
 from globular.model.graph import Graph
 from globular.model.statistics import F64
-from globular.seam.passes import LabelBySeeds
+from globular.seam.passes import Assign, Index, LabelBySeeds
 from globular.seam.shard import Shard
 
 
@@ -64,6 +71,8 @@ PLUS_PLUS_UP_TO = 2000
 """Above, hierarchical seeds cost much less; below, k-means++ ends up to 3 % lower on data that fall into groups."""
 PLUS_PLUS_BEFORE_SWAPS_UP_TO = 500
 """Swaps make up for most of these 3 %, so where they follow, hierarchical seeds pay earlier."""
+JUDGED_NUMBERS = 1 << 22
+"""Numbers of the rows that tell whether seeds are drawn in (32 MiB); larger = also where columns are thousands."""
 NEIGHBORS = 32
 """Neighbours that hierarchical seeding finds for each centre."""
 
@@ -90,7 +99,8 @@ def draw_seeds(
 
     `rough` hierarchical seeds have moved less and know no neighbours: enough where swaps follow.
     """
-    if name == "auto":
+    is_chosen = name != "auto"
+    if not is_chosen:
         name = automatic(n_clusters, shard.n_rows, before_swaps=rough)
     if name == "hierarchical":
         n_neighbors = 0 if rough else n_neighbors
@@ -100,6 +110,24 @@ def draw_seeds(
         centers = yield from plus_plus_of_few(shard, n_clusters, rng, unit_centers=unit_centers)
         return Start(centers, name)
     centers = yield from SEEDINGS[name](shard, n_clusters, rng)
-    if name in KNOW_THE_CLOSEST:
+    closer = centers if is_chosen else _drawn_in(shard, centers, unit=unit_centers)
+    labelled = name in KNOW_THE_CLOSEST and closer is centers
+    if labelled:
         shard.run(LabelBySeeds())
-    return Start(centers, name, labelled=name in KNOW_THE_CLOSEST)
+    return Start(closer, name, labelled=labelled)
+
+
+def _drawn_in(shard: Shard, seeds: F64, *, unit: bool) -> F64:
+    """Seeds, or the same drawn in towards the mean of all rows where they are hubs: see `shares`."""
+    n_judges = min(JUDGES, shard.n_rows, JUDGED_NUMBERS // shard.n_columns)
+    if n_judges < len(seeds):
+        return seeds
+    mean, variances = shard.column_moments()
+    masses = evenly_spread_masses(shard.total_weight, n_judges, np.random.default_rng(0))
+    judges = shard.local(shard.take(shard.locate(masses, "weights")))
+
+    def judge(centers: F64) -> tuple[float, Index]:
+        error = judges.run(Assign(centers, want="labels")).objective
+        return error, np.bincount(judges.labels, minlength=len(centers))
+
+    return drawn_in(seeds, mean[None], np.array([len(seeds)]), effective_dimension(variances), judge, unit=unit)

@@ -20,10 +20,19 @@ to look whether some are *hubs*.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from globular.model.statistics import F64
 from globular.seam.passes import Index
+
+JUDGES = 4096
+"""Rows that tell whether seeds are drawn in; larger = a closer estimate."""
+HUBS = 10.0
+"""From this hubness of seeds on; two to five are usual. Larger = fewer seeds are drawn in."""
+Judge = Callable[[F64], tuple[float, Index]]
+"""Assigns some rows to centres: their error, and the sizes of the clusters."""
 
 
 def share_exponent(dimension: float) -> float:
@@ -42,6 +51,24 @@ def hubness(sizes: Index) -> float:
     n = int(sizes.sum())
     pairs = float(np.square(sizes, dtype=np.float64).sum()) - n
     return len(sizes) * pairs / max(1.0, n * (n - 1.0))
+
+
+def drawn_in(seeds: F64, middles: F64, quotas: Index, dimension: float, judge: Judge, *, unit: bool) -> F64:
+    """Seeds; where some are hubs, the same drawn in towards the middles of their cells if that leaves a lower error."""
+    error, sizes = judge(seeds)
+    if hubness(sizes) < HUBS:
+        return seeds
+    around = np.repeat(middles, quotas, axis=0)
+    closer = around + np.repeat(reach(quotas, dimension), quotas)[:, None] * (seeds - around)
+    if unit:
+        closer = of_unit_length(closer, seeds)
+    return closer if judge(closer)[0] < error else seeds
+
+
+def of_unit_length(vectors: F64, others: F64) -> F64:
+    """The vectors, scaled; one of length zero has no direction, and is that of the others."""
+    lengths = np.linalg.norm(vectors, axis=1)[:, None]
+    return np.where(lengths > 0, vectors / np.where(lengths > 0, lengths, 1.0), others)
 
 
 def apportion(shares: F64, total: int, capacities: F64) -> Index:

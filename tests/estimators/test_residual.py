@@ -128,6 +128,17 @@ def test_unique_codes_are_unique_and_say_what_they_cost(sizes: Any, beam: int) -
     np.testing.assert_array_equal(codes[first], model.encode(rows)[first])
 
 
+@pytest.mark.parametrize(("sizes", "limits"), [((12, 8, 6), 260), ((10, 20, 6), [150, 80, 400])])
+def test_no_word_has_more_rows_than_its_limit(sizes: Any, limits: Any, tmp_path: Path) -> None:
+    free, limited = fit(sizes=sizes), fit(sizes=sizes, max_size=limits)
+    most = [limits] * 3 if isinstance(limits, int) else limits
+    assert all(found.max() <= limit for found, limit in zip(limited.cluster_sizes_, most, strict=True))
+    assert any(found.max() > limit for found, limit in zip(free.cluster_sizes_, most, strict=True))
+    assert limited.inertia_ < 1.3 * free.inertia_
+    np.save(tmp_path / "rows.npy", X)
+    same(limited, fit(str(tmp_path / "rows.npy"), sizes, max_size=limits))
+
+
 def test_every_code_can_be_handed_out() -> None:
     rows = np.repeat(X[:10], 12, axis=0)
     model = fit(rows, (6, 5, 4), unique=True, n_refinements=0)
@@ -245,6 +256,11 @@ def test_dask_collections_are_encoded_lazily() -> None:
         ({"n_levels": 0}, "n_levels"),
         ({"metric": "manhattan"}, "metric"),
         ({"n_clusters": [3, 4], "unique": True}, "1500 rows and 12 codes"),
+        ({"n_clusters": [10, 20], "max_size": [150, 74]}, "max_size=74: 20 words of that size .* take at least 75"),
+        ({"n_clusters": [10, 20], "max_size": [150]}, "max_size has 1 numbers for 2 levels"),
+        ({"max_size": [9, 0, 9]}, r"max_size\[1\]=0 must be a whole number"),
+        ({"max_size": 9, "beam": 2}, "set beam=1"),
+        ({"max_size": 9, "n_refinements": 2}, "set beam=1 and n_refinements=0 or 1"),
     ],
     ids=str,
 )

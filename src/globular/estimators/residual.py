@@ -58,6 +58,9 @@ class ResidualKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimato
     n_refinements : int, default=1
         Rounds in which all codebooks are fitted anew, given the codes, and from the second round on the codes first.
         One lowers the error by 1 to 2 %, four with a beam of 5 by 3 to 5 %.
+    max_size : int or list of int, optional
+        Most rows that use a word, of every level or of each. It holds for codes found level by level, so it needs
+        ``beam=1`` and at most one refinement; rows that `unique` moves may exceed it in the last levels.
     metric : {"euclidean", "cosine"}, default="euclidean"
         "cosine" scales rows to unit length; the first level then clusters directions (spherical k-means).
     quality : {"fast", "balanced", "best"}, default="balanced"
@@ -109,6 +112,7 @@ class ResidualKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimato
     beam: int = 1
     unique: bool = False
     n_refinements: int = 1
+    max_size: Any = None
     metric: str = "euclidean"
     quality: str = "balanced"
     n_init: int | str = "auto"
@@ -128,6 +132,7 @@ class ResidualKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimato
         "n_init": [AUTO, FROM_ONE],
         "n_levels": [None, FROM_ONE],
         "n_refinements": [FROM_ZERO],
+        "max_size": [None, FROM_ONE, "array-like"],
     }
 
     @property
@@ -142,6 +147,13 @@ class ResidualKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimato
                 "and leave out n_levels"
             )
         return sizes
+
+    @property
+    def _limits(self) -> list[int | None]:
+        """The most rows of a word of every level."""
+        if self.max_size is None or isinstance(self.max_size, Integral):
+            return [self.max_size] * len(self._sizes)
+        return [whole_number(f"max_size[{level}]", limit) for level, limit in enumerate(self.max_size)]
 
     @property
     def _unit_rows(self) -> bool:
@@ -162,9 +174,24 @@ class ResidualKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimato
         clock, sizes = Clock(), self._sizes
         data = self._open(X, None, reset=True)
         self._check_rows(data)
+        self._check_limits(data.n_rows)
         if self.unique:
             CodeKeys(sizes).check(data.n_rows)
         return self._run(data, clock, watched, check_weights(sample_weight, data.n_rows))
+
+    def _check_limits(self, n_rows: int) -> None:
+        if self.max_size is None:
+            return
+        if self.beam > 1 or self.n_refinements > 1:
+            raise ValueError("max_size holds for codes found level by level; set beam=1 and n_refinements=0 or 1")
+        if len(self._limits) != len(self._sizes):
+            raise ValueError(f"max_size has {len(self._limits)} numbers for {len(self._sizes)} levels; give one each")
+        for size, limit in zip(self._sizes, self._limits, strict=True):
+            if limit is not None and size * limit < n_rows:
+                raise ValueError(
+                    f"max_size={limit}: {size} words of that size do not hold {n_rows} rows; take at least "
+                    f"{-(-n_rows // size)}"
+                )
 
     def _run(self, data: Input, clock: Clock, watched: bool, given: F64 | None = None) -> Iterator[Record]:
         """K-means level by level, then all codebooks and codes together; `given` are the weights of all rows."""
@@ -219,7 +246,7 @@ class ResidualKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimato
             size, quality=self.quality, n_init=self.n_init, max_iter=self.max_iter, tol=self.tol,
             max_time=None if self.max_time is None else share * self.max_time,
             metric=self.metric if level == 0 else "euclidean", random_state=random_state, verbose=self.verbose,
-            callbacks=self.callbacks, n_threads=self.n_threads,
+            callbacks=self.callbacks, n_threads=self.n_threads, max_cluster_size=self._limits[level],
         )  # fmt: skip
 
     def _source(self, data: Input) -> Source:

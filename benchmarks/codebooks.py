@@ -1,9 +1,9 @@
-"""Codebooks beside faiss, limits beside k-means-constrained: python benchmarks/codebooks.py [job …] [--rows 200000]
+"""Codebooks beside faiss, limits beside k-means-constrained: python -m benchmarks.codebooks [job …] [--rows 200000]
 
-Jobs: `residual`, `product`, `limits`, `line`. Rows are means of six word vectors each (`wordllama256`), local features
-of photos (`sift_photos`), both from GLOBULAR_DATA, and generated ones. Each model is fitted once, one after the other,
-with as many threads as the machine has; errors are mean squared distances of all rows to what their codes stand for.
-Rivals get all rows, where they would draw some. Writes codebooks.csv.
+Jobs: `residual`, `product`, `limits`, `line`, `splats`, `predict`. Rows are means of six word vectors each
+(`wordllama256`), local features of photos (`sift_photos`), both from GLOBULAR_DATA, and generated ones. Each model is
+fitted once, one after the other, with as many threads as the machine has; errors are mean squared distances of all rows
+to what their codes stand for. Rivals get all rows, where they would draw some. Writes codebooks.csv.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ import numpy as np
 
 from globular import KMeans, ProductKMeans, ResidualKMeans
 from globular.io import write_whole
+from recipes.splat_codebook import generated as generated_splats
 
 HEAD = ("job", "rows", "model", "seconds", "error")
 Found = Iterator[tuple[str, str, Callable[[], Any], Callable[[Any], float]]]
@@ -138,7 +139,33 @@ def line(n: int) -> Found:
     yield "256 clusters", "faiss", rival, lambda model: float(model.obj[-1] / len(X))
 
 
-JOBS = {"residual": residual, "product": product, "limits": limits, "line": line}
+def splats(n: int) -> Found:
+    """45 weighted columns, a code for 15 rows, and ten of Lloyd's iterations from random rows."""
+    X, weights = generated_splats(n)
+    k = n // 15
+
+    def error(model: Any) -> float:
+        return float(model.inertia_ / weights.sum())
+
+    yield f"{k} codes", "KMeans", lambda: KMeans(k, random_state=0).fit(X, sample_weight=weights), error
+    plain = KMeans(k, algorithm="lloyd", init="random", max_iter=10, random_state=0)
+    yield f"{k} codes", "10 iterations", lambda: plain.fit(X, sample_weight=weights), error
+
+
+def predict(n: int) -> Found:
+    """Labels of n rows of 32 columns among 65,536 and a million centres: "error" is the share of labels missed."""
+    rows = blobs(1_000_000, 32, 50_000)
+    for k in (65_536, 1_000_000):
+        model = KMeans(k)
+        model.cluster_centers_, model.n_features_in_ = rows[:k], rows.shape[1]
+        X = rows[:n] + np.random.default_rng(1).normal(scale=0.5, size=(n, 32)).astype(np.float32)
+        some = X[:: max(1, n // 2_000)]
+        yield f"{n} rows, {k} centres", "exact=False", partial(model.predict, X, exact=False), lambda found: 0.0
+        print("missed", model.certificate(X).missed)
+        yield f"{len(some)} rows, {k} centres", "exact", partial(model.predict, some), lambda found: 0.0
+
+
+JOBS = {"residual": residual, "product": product, "limits": limits, "line": line, "splats": splats, "predict": predict}
 
 
 def main() -> None:

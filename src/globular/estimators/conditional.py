@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from importlib import import_module
-from typing import Any, ClassVar, Self
+from typing import Any
 
 import numpy as np
 from sklearn.utils.validation import check_array, check_is_fitted
@@ -21,7 +20,6 @@ from globular.model.conditional import Conditional, marginal
 from globular.model.covariances import FAMILIES
 from globular.model.gaussian import GaussianParameters, entropy_of
 from globular.model.given import GivenStart
-from globular.model.history import History
 from globular.model.statistics import F64, I64
 from globular.passes.registry import shard_over
 from globular.seam.mixture_passes import Expect
@@ -32,18 +30,31 @@ from globular.threads import resolve_threads
 class ConditionalMixture(MixtureEstimator):
     """Base of the mixtures of Gaussians, which are closed under taking columns and under knowing some of them."""
 
-    _derived: ClassVar[Mapping[str, str]] = dict.fromkeys(("precisions_", "precisions_cholesky_"), "covariances_")
-    _instead_of_setting = "call fit or GaussianMixture.from_parameters(weights, means, covariances, covariance_type)"
+    _parts = ("weights_", "means_", "covariances_")
+    _instead_of_setting = "set weights_, means_ and covariances_, or call fit or GaussianMixture.from_parameters(...)"
 
     @property
     def precisions_(self) -> F64:
-        """Inverses of the covariances, in their shape."""
+        """Inverses of the covariances, in their shape; setting them sets `covariances_`."""
         return self._follows(self._seen().precisions)
+
+    @precisions_.setter
+    def precisions_(self, values: Any) -> None:
+        precisions = np.asarray(values, dtype=np.float64)
+        family = FAMILIES[self.covariance_type]
+        if not family.is_positive(precisions):
+            raise ValueError(f"precisions must be {family.requirement} for covariance_type={self.covariance_type!r}")
+        self.covariances_ = family.inverse(precisions)
 
     @property
     def precisions_cholesky_(self) -> F64:
-        """Factors U of the precisions, U Uᵀ, upper triangular where they are matrices."""
+        """Factors U of the precisions, U Uᵀ, upper triangular where they are matrices; setting them sets
+        `covariances_`."""
         return self._follows(self._seen().factors)
+
+    @precisions_cholesky_.setter
+    def precisions_cholesky_(self, values: Any) -> None:
+        self.precisions_ = FAMILIES[self.covariance_type].precisions(np.asarray(values, dtype=np.float64))
 
     def _follows(self, values: F64) -> F64:
         """Numbers that follow from `covariances_`, in their type and not to be written to."""
@@ -295,15 +306,6 @@ class ConditionalMixture(MixtureEstimator):
         if "feature_names_in_" in vars(self):
             made.feature_names_in_ = self.feature_names_in_[columns]
         return made
-
-    def _set(self, mixture: GaussianParameters) -> Self:
-        """Take parameters over as if a fit had found them, without an iteration."""
-        self.n_features_in_ = mixture.n_features
-        self._publish_mixture(mixture, np.dtype(np.float64))
-        self.history_, self.lower_bounds_, self.lower_bound_ = History(), [], -np.inf
-        self.n_iter_, self.n_distances_, self.converged_ = 0, 0, False
-        self.stopped_ = "no fit: made from given parameters"
-        return self
 
 
 def checked_parameters(weights: Any, means: Any, covariances: Any, covariance_type: str) -> GaussianParameters:

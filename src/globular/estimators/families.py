@@ -54,6 +54,8 @@ class FamilyMixture(MixtureEstimator):
     }
     _family: ClassVar[type[ExponentialMixture]]
     _takes_sparse = True
+    _parts = ("weights_", "means_")
+    _instead_of_setting = "set weights_ and means_, or call fit"
     covariance_type = "tied_spherical"
     """The Gaussians that take as much memory: they have no second moments either."""
 
@@ -179,6 +181,8 @@ class VonMisesFisherMixture(FamilyMixture):
     """
 
     _family: ClassVar[type[ExponentialMixture]] = Directions
+    _parts = ("weights_", "means_", "concentrations_")
+    _instead_of_setting = "set weights_, means_ and concentrations_, or call fit"
     concentrations_: F64
 
     def _checked(self, means: F64) -> dict[str, F64]:

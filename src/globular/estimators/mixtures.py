@@ -7,7 +7,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache, partial
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar, Self, cast
 
 import numpy as np
 from sklearn.base import DensityMixin
@@ -73,6 +73,8 @@ class MixtureEstimator(DensityMixin, Estimator):
     _on_cards = "GaussianMixture"
     _derived: ClassVar[Mapping[str, str]] = {}
     """Attributes that follow from another one, which answers are made from; setting them would change no answer."""
+    _parts: ClassVar[tuple[str, ...]] = ()
+    """Attributes that are a mixture when a user sets all of them on a model without a fit."""
     n_components: int
     covariance_type: str
     reg_covar: float | str
@@ -82,6 +84,29 @@ class MixtureEstimator(DensityMixin, Estimator):
     weights_: F64
     covariances_: F64
     _last_mixture: Any
+
+    def __sklearn_is_fitted__(self) -> bool:
+        own = vars(self)
+        if self._parts and "n_features_in_" not in own and own.keys() >= set(self._parts):
+            self.n_features_in_ = int(np.shape(self.means_)[-1])
+            try:
+                mixture = self._mixture()
+                self._check_mixture(mixture)
+                check_components(self.n_components, mixture.weights)
+            except ValueError:
+                del self.n_features_in_
+                raise
+            self._set(mixture)
+        return super().__sklearn_is_fitted__()
+
+    def _set(self, mixture: Any) -> Self:
+        """Take parameters over as if a fit had found them, without an iteration."""
+        self.n_features_in_ = mixture.n_features
+        self._publish_mixture(mixture, np.dtype(np.float64))
+        self.history_, self.lower_bounds_, self.lower_bound_ = History(), [], -np.inf
+        self.n_iter_, self.n_distances_, self.converged_ = 0, 0, False
+        self.stopped_ = "no fit: made from given parameters"
+        return self
 
     @property
     def _card_bytes_per_row(self) -> int:
@@ -118,7 +143,7 @@ class MixtureEstimator(DensityMixin, Estimator):
             )
         covariances = getattr(mixture, "covariances", None)  # families have none
         parts = mixture.weights, mixture.means, covariances
-        return GivenStart(self.covariance_type, *parts, continues=True, bound=self.lower_bound_)
+        return GivenStart(self.covariance_type, *parts, continues=True, bound=getattr(self, "lower_bound_", -np.inf))
 
     def _most_bytes(self, data: Input) -> int | None:
         """The most memory that a fit takes beside X; None where it is said later."""

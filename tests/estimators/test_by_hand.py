@@ -119,6 +119,6 @@ def test_parameters_that_are_no_mixture_are_named() -> None:
 def test_families_take_parameters_that_are_set(model: Any) -> None:
     rows = rows_for(model)
     fitted, made = copy.deepcopy(model).fit(rows), type(model)(3)
-    for name in fitted._parts:
+    for name in fitted._by_hand:
         setattr(made, name, getattr(fitted, name))
     np.testing.assert_array_equal(made.score_samples(rows), fitted.score_samples(rows))

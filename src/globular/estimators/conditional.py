@@ -30,7 +30,7 @@ from globular.threads import resolve_threads
 class ConditionalMixture(MixtureEstimator):
     """Base of the mixtures of Gaussians, which are closed under taking columns and under knowing some of them."""
 
-    _parts = ("weights_", "means_", "covariances_")
+    _by_hand = ("weights_", "means_", "covariances_")
     _instead_of_setting = "set weights_, means_ and covariances_, or call fit or GaussianMixture.from_parameters(...)"
 
     @property

@@ -28,7 +28,7 @@ from globular.estimators.inputs import Input, open_filled, open_incomplete
 from globular.estimators.mixtures import N_CANDIDATES
 from globular.estimators.parameters import POSITIVE, Constraints, one_of
 from globular.estimators.running import Clock
-from globular.estimators.stepwise_mixture import StepwiseMixture
+from globular.estimators.stepwise_mixture import StepwiseGaussians
 from globular.estimators.variational_mixture import N_NEIGHBORS, automatic_search, likely_components, truncated_bytes
 from globular.model.covariances import FAMILIES, SEPARABLE
 from globular.model.gaussian import GaussianParameters, isotropic_mixture
@@ -46,7 +46,7 @@ VARIATIONAL_FROM = 500
 
 
 @dataclass(eq=False, repr=False)
-class GaussianMixture(StepwiseMixture):
+class GaussianMixture(StepwiseGaussians):
     """Gaussian mixture model fitted by expectation maximisation.
 
     A drop-in for :class:`sklearn.mixture.GaussianMixture` that takes sample weights, never holds a table of rows by
@@ -98,6 +98,7 @@ class GaussianMixture(StepwiseMixture):
         evenly over the box which holds all rows, with a weight that is learned. Rows that are most likely noise have
         the label −1, and outliers no longer draw means and covariances to themselves. By exact EM (`algorithm` "auto"
         or "em").
+    {decay}
     {max_time, random_state, warm_start, verbose, callbacks, n_threads, device}
 
     Attributes
@@ -125,7 +126,7 @@ class GaussianMixture(StepwiseMixture):
     lower_bounds_ : list of float
         The same for every iteration of the best run.
     counts_ : float64 array of shape (n_components,)
-        What the rows of every component weigh, over all that were seen; what :meth:`partial_fit` goes on from.
+        What the rows of every component weigh, over all that are remembered; what :meth:`partial_fit` goes on from.
     history_ : :class:`globular.model.history.History`
         One record per iteration of the best run; objectives are log-likelihoods (or bounds) of all rows, with "nested"
         what each batch says of them.
@@ -161,6 +162,7 @@ class GaussianMixture(StepwiseMixture):
     means_init: Any = None
     precisions_init: Any = None
     noise: bool = False
+    decay: float = 0.0
     random_state: Any = None
     warm_start: bool = False
     verbose: int = 0
@@ -252,7 +254,7 @@ class GaussianMixture(StepwiseMixture):
             raise ValueError(f"noise=True needs algorithm='em'; algorithm={self.algorithm!r} knows no noise")
         if self.noise and data.incomplete is not None:
             raise ValueError("missing=True does not go with noise=True; set noise=False, or leave out rows with NaN")
-        self.__dict__.pop("counts_", None)  # those of the last fit
+        super()._check_fit(data)
         self.algorithm_ = "em" if data.incomplete is not None or self.noise else self._choose_algorithm()
 
     def _most_bytes(self, data: Input) -> int | None:
@@ -333,11 +335,6 @@ class GaussianMixture(StepwiseMixture):
     def _truncates(self) -> bool:
         many = self.n_components >= VARIATIONAL_FROM and self.covariance_type in SEPARABLE
         return many and self.algorithm != "em"
-
-    def _finish(self, data: Input) -> None:
-        self.counts_ = self.weights_.astype(np.float64) * (data.shard.total_weight * data.unit)
-        if data.incomplete is None:  # else rows have their labels by what is known of them
-            super()._finish(data)
 
     def _label(self, shard: Shard) -> Labels:
         if self.algorithm_ == "variational" or (self.algorithm_ == "nested" and self._truncates):

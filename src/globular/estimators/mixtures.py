@@ -73,7 +73,7 @@ class MixtureEstimator(DensityMixin, Estimator):
     _on_cards = "GaussianMixture"
     _derived: ClassVar[Mapping[str, str]] = {}
     """Attributes that follow from another one, which answers are made from; setting them would change no answer."""
-    _parts: ClassVar[tuple[str, ...]] = ()
+    _by_hand: ClassVar[tuple[str, ...]] = ()
     """Attributes that are a mixture when a user sets all of them on a model without a fit."""
     n_components: int
     covariance_type: str
@@ -87,7 +87,7 @@ class MixtureEstimator(DensityMixin, Estimator):
 
     def __sklearn_is_fitted__(self) -> bool:
         own = vars(self)
-        if self._parts and "n_features_in_" not in own and own.keys() >= set(self._parts):
+        if self._by_hand and "n_features_in_" not in own and own.keys() >= set(self._by_hand):
             self.n_features_in_ = int(np.shape(self.means_)[-1])
             try:
                 mixture = self._mixture()

@@ -1,4 +1,4 @@
-"""Mixtures of Gaussians that learn from batches of rows, which are not kept."""
+"""Mixtures that learn from batches of rows, which are not kept."""
 
 from __future__ import annotations
 
@@ -10,35 +10,34 @@ import numpy as np
 from sklearn.utils import check_random_state
 
 from globular.algorithms.mixtures.em import EMOptions
-from globular.algorithms.mixtures.stepwise import BatchCandidates, Learned, one_batch
+from globular.algorithms.mixtures.stepwise import BatchCandidates, Learned, StepwiseResult, one_batch
 from globular.estimators.checks import checked_floats
 from globular.estimators.conditional import ConditionalMixture
 from globular.estimators.inputs import Input, mean_variance
-from globular.estimators.mixtures import N_CANDIDATES
+from globular.estimators.mixtures import N_CANDIDATES, MixtureEstimator
 from globular.estimators.running import Clock
 from globular.model.statistics import F64
 
 
-class StepwiseMixture(ConditionalMixture):
-    """Base of the mixtures of Gaussians with `partial_fit`."""
+class StepwiseMixture(MixtureEstimator):
+    """Base of the mixtures with `partial_fit`."""
 
-    noise: bool
+    decay: float
     counts_: F64
 
-    @property
     @abstractmethod
-    def _truncates(self) -> bool:
-        """Whether a row of a batch looks at few components."""
+    def _learn(self, data: Input, before: Learned) -> StepwiseResult:
+        """The mixture after a batch."""
 
     def partial_fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
         """One batch of rows that are not kept: a density of rows that arrive one after the other, in one reading.
 
         The first call is a fit to its rows, so they should be many: a hundred for each component, and several for each
         of its parameters. Each further call makes one E-step on its rows, and an M-step from these and all rows before,
-        which count for less as time goes by (stepwise EM). Components do not appear or move across gaps after the
-        first call. From 500 components without correlations on a row looks at five of them, unless `algorithm` is "em".
-        After `fit` it goes on from there; after :meth:`from_parameters` that mixture is a start without
-        weight. There are no `labels_`; `lower_bound_` is the mean log-likelihood of the rows of the last call under the
+        which count for less as time goes by (stepwise EM), or at the rate `decay`. Components do not appear or move
+        across gaps after the first call. From 500 Gaussians without correlations on a row looks at five of them, unless
+        `algorithm` is "em". After `fit` it goes on from there; a mixture that was made from given parameters is a start
+        without weight. There are no `labels_`; `lower_bound_` is the mean log-likelihood of the rows of the last call under the
         mixture before it, so that it tells of rows that are new to the mixture.
 
         Parameters
@@ -59,7 +58,7 @@ class StepwiseMixture(ConditionalMixture):
         ([0.0, 9.0], 20000.0)
         """
         self._validate_params()
-        if self.noise:
+        if getattr(self, "noise", False):
             raise ValueError("partial_fit does not go with noise=True; set noise=False, or call fit with all rows")
         first = not hasattr(self, "means_")
         data = self._open(X, sample_weight, reset=first)
@@ -78,9 +77,8 @@ class StepwiseMixture(ConditionalMixture):
                 "fit again for another number"
             )
         mean_variance(data)  # for its check
-        learned = Learned(mixture, self._checked_counts() / data.unit)
-        options = EMOptions(reg_covar=self.reg_covar, learned_weights=self._learns_weights)
-        found = one_batch(data.shard, learned, options, self._among() if self._truncates else None)
+        before = Learned(mixture, self._checked_counts() / data.unit).faded(self.decay)
+        found = self._learn(data, before)
         self._publish_mixture(found.learned.mixture, self.means_.dtype)
         self.counts_ = found.learned.counts * data.unit
         self.lower_bound_ = found.log_likelihood
@@ -89,12 +87,6 @@ class StepwiseMixture(ConditionalMixture):
         self.n_distances_ = getattr(self, "n_distances_", 0) + found.n_distances
         self.converged_ = False
         self._check_finite()
-
-    def _among(self) -> BatchCandidates:
-        """Candidates of a batch, drawn anew for each: by its number, which is kept with the model, and by the seed."""
-        seed = check_random_state(self.random_state).randint(2**31, size=4)
-        rng = np.random.default_rng([*seed, getattr(self, "n_iter_", 0)])
-        return BatchCandidates(min(N_CANDIDATES, self.n_components), rng)
 
     def _checked_counts(self) -> F64:
         """What rows have left behind; nothing of a mixture that was made from parameters."""
@@ -108,3 +100,29 @@ class StepwiseMixture(ConditionalMixture):
     def _check_state(self) -> None:
         super()._check_state()
         self._checked_counts()
+
+    def _check_fit(self, data: Input) -> None:
+        self.__dict__.pop("counts_", None)  # those of the last fit
+
+    def _finish(self, data: Input) -> None:
+        self.counts_ = self.weights_.astype(np.float64) * (data.shard.total_weight * data.unit)
+        super()._finish(data)
+
+
+class StepwiseGaussians(StepwiseMixture, ConditionalMixture):
+    """Base of the mixtures of Gaussians with `partial_fit`."""
+
+    @property
+    @abstractmethod
+    def _truncates(self) -> bool:
+        """Whether a row of a batch looks at few components."""
+
+    def _learn(self, data: Input, before: Learned) -> StepwiseResult:
+        options = EMOptions(reg_covar=self.reg_covar, learned_weights=self._learns_weights)
+        return one_batch(data.shard, before, options, self._among() if self._truncates else None)
+
+    def _among(self) -> BatchCandidates:
+        """Candidates of a batch, drawn anew for each: by its number, which is kept with the model, and by the seed."""
+        seed = check_random_state(self.random_state).randint(2**31, size=4)
+        rng = np.random.default_rng([*seed, getattr(self, "n_iter_", 0)])
+        return BatchCandidates(min(N_CANDIDATES, self.n_components), rng)

@@ -80,7 +80,7 @@ def test_a_model_of_which_parts_were_set_says_what_is_missing(model: Any) -> Non
 
 @pytest.mark.parametrize("covariance_type", ["full", "tied", "diag", "spherical"])
 @pytest.mark.parametrize("by", ["covariances_", "precisions_", "precisions_cholesky_"])
-def test_parameters_set_on_a_model_without_a_fit_are_a_mixture_as_in_scikit_learn(by: str, covariance_type: str) -> None:
+def test_parameters_set_without_a_fit_are_a_mixture_as_in_scikit_learn(by: str, covariance_type: str) -> None:
     theirs = mixture.GaussianMixture(3, covariance_type=covariance_type, random_state=0).fit(X)
     ours = globular.GaussianMixture(3, covariance_type=covariance_type, random_state=0)
     for name in ("weights_", "means_", by):
@@ -105,7 +105,7 @@ def test_what_is_set_after_a_fit_leaves_nothing_stale(name: str) -> None:
 
 def test_parameters_that_are_no_mixture_are_named() -> None:
     model = globular.GaussianMixture(2)
-    with pytest.raises(ValueError, match="precisions must be .* for covariance_type='full'"):
+    with pytest.raises(ValueError, match=r"precisions must be .* for covariance_type='full'"):
         model.precisions_ = -np.eye(2)[None]
     model.means_, model.covariances_, model.weights_ = np.eye(2), np.stack([np.eye(2)] * 2), np.array([0.7, 0.7])
     for _ in range(2):

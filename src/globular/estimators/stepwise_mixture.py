@@ -37,8 +37,8 @@ class StepwiseMixture(MixtureEstimator):
         which count for less as time goes by (stepwise EM), or at the rate `decay`. Components do not appear or move
         across gaps after the first call. From 500 Gaussians without correlations on a row looks at five of them, unless
         `algorithm` is "em". After `fit` it goes on from there; a mixture that was made from given parameters is a start
-        without weight. There are no `labels_`; `lower_bound_` is the mean log-likelihood of the rows of the last call under the
-        mixture before it, so that it tells of rows that are new to the mixture.
+        without weight. There are no `labels_`; `lower_bound_` is the mean log-likelihood of the rows of the last call
+        under the mixture before it, so that it tells of rows that are new to the mixture.
 
         Parameters
         ----------

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping
+from copy import copy
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any, ClassVar, Self, cast
@@ -86,16 +87,12 @@ class MixtureEstimator(DensityMixin, Estimator):
     _last_mixture: Any
 
     def __sklearn_is_fitted__(self) -> bool:
-        own = vars(self)
-        if self._by_hand and "n_features_in_" not in own and own.keys() >= set(self._by_hand):
-            self.n_features_in_ = int(np.shape(self.means_)[-1])
-            try:
-                mixture = self._mixture()
-                self._check_mixture(mixture)
-                check_components(self.n_components, mixture.weights)
-            except ValueError:
-                del self.n_features_in_
-                raise
+        if self._by_hand and not hasattr(self, "n_features_in_") and vars(self).keys() >= set(self._by_hand):
+            made = copy(self)
+            made.n_features_in_ = np.atleast_1d(self.means_).shape[-1]
+            mixture = made._mixture()
+            self._check_mixture(mixture)
+            check_components(self.n_components, mixture.weights)
             self._set(mixture)
         return super().__sklearn_is_fitted__()
 

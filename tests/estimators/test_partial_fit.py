@@ -157,7 +157,7 @@ def test_components_without_rows_in_a_batch_stay() -> None:
 
 
 def test_what_does_not_fit_is_named() -> None:
-    X = rows_of(1000)
+    X = rows_of(2000)
     model = model_of().partial_fit(X)
     with pytest.raises(ValueError, match="features"):
         model.partial_fit(X[:, :2])
@@ -279,3 +279,26 @@ def test_a_rate_of_forgetting_is_checked() -> None:
         for decay in (1.0, -0.1, True, "auto"):
             with pytest.raises(ValueError, match="'decay' parameter"):
                 estimator.set_params(decay=decay).partial_fit(np.eye(8))
+
+
+def test_a_small_first_batch_costs_little(tmp_path: Path) -> None:
+    """Few rows are kept, and fitted anew each time they have doubled, until they are enough."""
+    X, w = rows_of(6000, np.float32), np.random.default_rng(0).uniform(0.5, 2.0, 6000)
+    model, wanted = model_of("full"), model_of("full").fit(X[:1400], sample_weight=w[:1400])
+    for begin in range(0, 1400, 100):
+        assert hasattr(model, "early_rows_") == (0 < begin < 256 * C)
+        model.partial_fit(X[begin : begin + 100], sample_weight=w[begin : begin + 100])
+        if begin == 600:
+            saved = globular.save(model, tmp_path / "model")
+    assert model.score(X) > wanted.score(X) - 0.01 and not hasattr(model, "early_rows_")
+    assert model.counts_.sum() == pytest.approx(w[:1400].sum())
+    loaded = globular.load(saved)
+    for begin in range(700, 1400, 100):
+        loaded.partial_fit(X[begin : begin + 100], sample_weight=w[begin : begin + 100])
+    np.testing.assert_array_equal(loaded.means_, model.means_)
+    fitted = model_of("full").partial_fit(X[:300]).fit(X[:400])
+    assert not hasattr(fitted.partial_fit(X[400:500]), "early_rows_")
+    model = model_of("full").partial_fit(X[:300])
+    model.early_weights_ = -model.early_weights_
+    with pytest.raises(ValueError, match="early_weights_ must be positive"):
+        model.partial_fit(X[300:400])

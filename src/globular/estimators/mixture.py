@@ -134,6 +134,8 @@ class GaussianMixture(StepwiseGaussians):
         The same for every iteration of the best run.
     counts_ : float64 array of shape (n_components,)
         What the rows of every component weigh, over all that are remembered; what :meth:`partial_fit` goes on from.
+    early_rows_, early_weights_ : arrays
+        The first rows of a stream, as long as these are few.
     history_ : :class:`globular.model.history.History`
         One record per iteration of the best run; objectives are log-likelihoods (or bounds) of all rows, with "nested"
         what each batch says of them.

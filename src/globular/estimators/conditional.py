@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from importlib import import_module
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from sklearn.utils.validation import check_array, check_is_fitted
@@ -33,7 +33,7 @@ N_TYPICAL = 2000
 class ConditionalMixture(MixtureEstimator):
     """Base of the mixtures of Gaussians, which are closed under taking columns and under knowing some of them."""
 
-    _by_hand = ("weights_", "means_", "covariances_")
+    _by_hand: ClassVar[tuple[str, ...]] = ("weights_", "means_", "covariances_")
     _instead_of_setting = "set weights_, means_ and covariances_, or call fit or GaussianMixture.from_parameters(...)"
 
     @property

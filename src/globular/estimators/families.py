@@ -56,7 +56,7 @@ class FamilyMixture(StepwiseMixture):
     }
     _family: ClassVar[type[ExponentialMixture]]
     _takes_sparse = True
-    _by_hand = ("weights_", "means_")
+    _by_hand: ClassVar[tuple[str, ...]] = ("weights_", "means_")
     _instead_of_setting = "set weights_ and means_, or call fit"
     covariance_type = "tied_spherical"
     """The Gaussians that take as much memory: they have no second moments either."""

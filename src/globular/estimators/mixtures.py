@@ -90,9 +90,8 @@ class MixtureEstimator(DensityMixin, Estimator):
         if self._by_hand and not hasattr(self, "n_features_in_") and vars(self).keys() >= set(self._by_hand):
             made = copy(self)
             made.n_features_in_ = np.atleast_1d(self.means_).shape[-1]
-            mixture = made._mixture()
+            check_components(self.n_components, (mixture := made._mixture()).weights)
             self._check_mixture(mixture)
-            check_components(self.n_components, mixture.weights)
             self._set(mixture)
         return super().__sklearn_is_fitted__()
 
@@ -100,8 +99,9 @@ class MixtureEstimator(DensityMixin, Estimator):
         """Take parameters over as if a fit had found them, without an iteration."""
         self.n_features_in_ = mixture.n_features
         self._publish_mixture(mixture, np.dtype(np.float64))
-        self.history_, self.lower_bounds_, self.lower_bound_ = History(), [], -np.inf
-        self.n_iter_, self.n_distances_, self.converged_ = 0, 0, False
+        self.lower_bounds_: list[float] = []
+        self.history_, self.lower_bound_, self.converged_ = History(), -np.inf, False
+        self.n_iter_ = self.n_distances_ = 0
         self.stopped_ = "no fit: made from given parameters"
         return self
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from sklearn import mixture
 from sklearn.exceptions import NotFittedError
 
 import globular
@@ -66,17 +67,58 @@ def test_precisions_follow_covariances(model: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("model", GAUSSIAN[:4] + OTHERS[:4], ids=lambda model: type(model).__name__)
-def test_a_model_without_a_fit_says_how_to_make_one_from_parameters(model: Any) -> None:
+def test_a_model_of_which_parts_were_set_says_what_is_missing(model: Any) -> None:
     model, rows = type(model)(), rows_for(model)
-    for name, value in (("weights_", [1.0]), ("means_", rows[:1]), ("covariances_", np.eye(rows.shape[1])[None])):
-        setattr(model, name, value)
-        for answer in (model.predict, model.predict_proba, model.score_samples, model.score):
-            with pytest.raises(NotFittedError, match=r"weights_ was set on a .* not fitted; call fit") as raised:
-                answer(rows)
-            assert ("from_parameters" in str(raised.value)) == hasattr(type(model), "precisions_")
+    model.weights_ = [1.0]
+    for answer in (model.predict, model.predict_proba, model.score_samples, model.score):
+        with pytest.raises(NotFittedError, match=r"weights_ was set on a .* not fitted; (set weights_.* or )?call fit"):
+            answer(rows)
     with pytest.raises(NotFittedError, match="weights_ was set"):
         model.sample()
     assert not hasattr(globular.GaussianMixture(), "precisions_")
-    if hasattr(type(model), "precisions_"):  # scikit-learn's idiom goes on so
-        with pytest.raises(AttributeError, match=r"follows from covariances_; .*from_parameters"):
-            model.precisions_cholesky_ = np.eye(rows.shape[1])[None]
+
+
+@pytest.mark.parametrize("covariance_type", ["full", "tied", "diag", "spherical"])
+@pytest.mark.parametrize("by", ["covariances_", "precisions_", "precisions_cholesky_"])
+def test_parameters_set_without_a_fit_are_a_mixture_as_in_scikit_learn(by: str, covariance_type: str) -> None:
+    theirs = mixture.GaussianMixture(3, covariance_type=covariance_type, random_state=0).fit(X)
+    ours = globular.GaussianMixture(3, covariance_type=covariance_type, random_state=0)
+    for name in ("weights_", "means_", by):
+        setattr(ours, name, getattr(theirs, name))
+    for name in ("predict", "predict_proba", "score_samples", "bic"):
+        np.testing.assert_allclose(getattr(ours, name)(X), getattr(theirs, name)(X), rtol=1e-8, atol=1e-12)
+    np.testing.assert_allclose(ours.precisions_cholesky_, theirs.precisions_cholesky_, rtol=1e-8, atol=1e-12)
+    assert ours.sample(5)[0].shape == (5, X.shape[1])
+    assert ours.partial_fit(X).score(X) >= theirs.score(X) - 1e-6
+    ours.set_params(warm_start=True, max_iter=1, tol=10.0).fit(X)
+    np.testing.assert_allclose(ours.means_, theirs.means_, atol=0.1)
+
+
+@pytest.mark.parametrize("name", ["precisions_", "precisions_cholesky_"])
+def test_what_is_set_after_a_fit_leaves_nothing_stale(name: str) -> None:
+    model = globular.GaussianMixture(3, random_state=0).fit(X)
+    setattr(model, name, 2.0 * getattr(model, name))
+    again = globular.GaussianMixture.from_parameters(model.weights_, model.means_, model.covariances_)
+    np.testing.assert_allclose(model.score_samples(X), again.score_samples(X))
+    np.testing.assert_allclose(np.linalg.inv(model.covariances_), model.precisions_, rtol=1e-9, atol=1e-9)
+
+
+def test_parameters_that_are_no_mixture_are_named() -> None:
+    model = globular.GaussianMixture(2)
+    with pytest.raises(ValueError, match=r"precisions must be .* for covariance_type='full'"):
+        model.precisions_ = -np.eye(2)[None]
+    model.means_, model.covariances_, model.weights_ = np.eye(2), np.stack([np.eye(2)] * 2), np.array([0.7, 0.7])
+    for _ in range(2):
+        with pytest.raises(ValueError, match="weights_ must be at least 0 and sum to one"):
+            model.predict(np.eye(2))
+    model.weights_ = np.full(2, 0.5)
+    assert model.predict(np.eye(2)).tolist() == [0, 1]
+
+
+@pytest.mark.parametrize("model", OTHERS[1:4], ids=lambda model: type(model).__name__)
+def test_families_take_parameters_that_are_set(model: Any) -> None:
+    rows = rows_for(model)
+    fitted, made = copy.deepcopy(model).fit(rows), type(model)(3)
+    for name in fitted._by_hand:
+        setattr(made, name, getattr(fitted, name))
+    np.testing.assert_array_equal(made.score_samples(rows), fitted.score_samples(rows))

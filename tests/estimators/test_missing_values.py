@@ -7,6 +7,10 @@ import numpy as np
 import pandas as pd
 import pytest
 from sklearn.base import clone
+from sklearn.metrics import adjusted_rand_score
+from sklearn.model_selection import GridSearchCV
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
 
 from globular.model.covariances import FAMILIES
 from globular.model.gaussian import GaussianParameters
@@ -149,8 +153,8 @@ def test_files_are_read_and_what_is_elsewhere_is_refused(tmp_path: Path) -> None
     [
         ({"column": np.nan}, {}, "X: of column 1 no value is known"),
         ({"entry": np.inf}, {}, "X contains infinity, first in row 200 .*, column 2"),
-        ({}, {"algorithm": "chunky"}, "missing=True needs algorithm='em'"),
-        ({}, {"covariance_type": "diag", "algorithm": "variational"}, "missing=True needs algorithm='em'"),
+        ({}, {"algorithm": "chunky"}, "missing values need algorithm='em'"),
+        ({}, {"covariance_type": "diag", "algorithm": "variational"}, "missing values need algorithm='em'"),
         ({}, {"n_components": 400}, "n_components=400"),
     ],
 )
@@ -222,11 +226,92 @@ def test_the_error_of_nan_names_missing_where_there_is_such_a_parameter(make: An
     complete, rows[4, 1] = rows.copy(), np.nan
     place = r"NaN, first in row 4 \(the first row is 0\), column '?1'?; fill in these values"
     for model in (GaussianMixture(2), ChunkyGaussianMixture(2), PoissonMixture(2), KMeans(2)):
-        remedy = ".*call fit with missing=True" if isinstance(model, GaussianMixture) else " or drop their rows$"
+        allow = {GaussianMixture: '.*set missing="allow"', ChunkyGaussianMixture: ".*take GaussianMixture"}
+        remedy = allow.get(type(model), " or drop their rows$")
         with pytest.raises(ValueError, match=place + remedy):
             model.fit(make(rows))
-        takes = hasattr(model.fit(np.abs(complete)), "covariances_")
-        remedy = ".*pass missing=True" if takes else " or drop their rows$"
+        ask_for = {GaussianMixture: '.*set missing="allow"', ChunkyGaussianMixture: ".*pass missing=True"}
+        model.fit(np.abs(complete))
+        remedy = ask_for.get(type(model), " or drop their rows$")
         for ask in (model.predict, model.score):
             with pytest.raises(ValueError, match=place + remedy):
                 ask(make(rows))
+
+
+def test_a_model_that_allows_missing_values_needs_no_argument() -> None:
+    X = blobs(300, 3, 4)
+    holes, told = with_holes(X), GaussianMixture(3, random_state=0, missing="allow").fit(with_holes(X))
+    asked = GaussianMixture(3, random_state=0).fit(holes, missing=True)
+    np.testing.assert_array_equal(told.means_, asked.means_)
+    np.testing.assert_array_equal(told.labels_, asked.labels_)
+    for name in ("predict", "predict_proba", "score_samples", "score", "aic", "bic", "icl"):
+        np.testing.assert_array_equal(getattr(told, name)(holes), getattr(asked, name)(holes, missing=True))
+        np.testing.assert_array_equal(getattr(told, name)(X), getattr(asked, name)(X))  # as without holes
+    np.testing.assert_array_equal(told.predict(holes, min_log_density=np.inf), -1)
+    for _ in (stepped := GaussianMixture(3, random_state=0, missing="allow")).fit_iter(holes):
+        pass
+    np.testing.assert_array_equal(stepped.labels_, told.labels_)
+    complete = GaussianMixture(3, random_state=0, missing="allow").fit(X)
+    np.testing.assert_array_equal(complete.means_, GaussianMixture(3, random_state=0).fit(X).means_)
+    with pytest.raises(ValueError, match=r"X contains NaN.* or drop their rows$"):
+        told.partial_fit(holes)
+    with pytest.raises(ValueError, match="'missing' parameter"):
+        GaussianMixture(missing=True).fit(X)
+
+
+def test_missing_values_go_through_pipelines_and_searches() -> None:
+    holes = with_holes(blobs(300, 3, 4))
+    piped = make_pipeline(StandardScaler(), GaussianMixture(3, missing="allow", random_state=0)).fit(holes)
+    assert piped.predict(holes).shape == (300,) and np.isfinite(piped.score(holes))
+    search = GridSearchCV(
+        GaussianMixture(missing="allow", random_state=0), {"n_components": [1, 3]}, cv=2, error_score="raise"
+    )
+    assert search.fit(holes).best_params_ == {"n_components": 3}
+    assert GaussianMixture(missing="allow").__sklearn_tags__().input_tags.allow_nan
+
+
+@pytest.mark.parametrize("covariance_type", ["full", "spherical"])
+def test_noise_goes_with_missing_values(covariance_type: str) -> None:
+    random = np.random.default_rng(0)
+    labels = np.repeat([0, 1, -1], [400, 400, 100])
+    X = np.where(labels[:, None] == 1, 8.0, 0.0) + random.normal(size=(900, 3))
+    X[labels == -1] = random.uniform(-20, 30, size=(100, 3))
+    holes = with_holes(X, 0.15)
+    kind = {"covariance_type": covariance_type, "noise": True, "missing": "allow", "random_state": 0}
+    model, plain = GaussianMixture(2, **kind).fit(holes), GaussianMixture(2, **kind).fit(X)
+    assert model.noise_weight_ == pytest.approx(plain.noise_weight_, abs=0.03)
+    assert adjusted_rand_score(labels, model.labels_) > 0.9 and set(model.labels_) == {0, 1, -1}
+    objectives = [record.objective for record in model.history_ if record.stage == "iterations"]
+    assert (np.diff(objectives) > -1e-6 * np.abs(objectives[1:])).all()
+    np.testing.assert_array_equal(model.noise_bounds_[1] >= np.nanmax(holes, axis=0) - 1e-9, True)
+    # of what is known, noise is spread over the box of those columns
+    shares = model.predict_proba(holes)
+    assert shares.shape == (900, 3) and np.allclose(shares.sum(axis=1), 1)
+    row = np.array([[np.nan, 3.0, np.nan]])
+    width = np.diff(model.noise_bounds_[:, 1], axis=0).item()
+    density = (1 - model.noise_weight_) * np.exp(model.marginal([1]).score([[3.0]])) + model.noise_weight_ / width
+    assert model.score(row) == pytest.approx(np.log(density))
+    for name in ("predict_proba", "score_samples"):
+        np.testing.assert_allclose(
+            getattr(model, name)(X, missing=True), getattr(model, name)(X), rtol=1e-8, atol=1e-30
+        )
+    assert np.isfinite(model.impute(holes)).all()
+
+
+@ALL
+def test_anomaly_scores_of_rows_with_different_holes_can_be_compared(estimator: Any) -> None:
+    X = blobs(600, 3, 4)
+    model = clone(estimator).fit(X)
+    holes = with_holes(X, 0.4)
+    holes[0] = np.nan
+    scores, known = model.anomaly_scores(holes), (~np.isnan(holes)).sum(axis=1)
+    assert scores[0] == 0.0
+    densities = model.score_samples(holes, missing=True)
+    for values, alike in ((scores, True), (densities, False)):  # a hole fewer or more does not show
+        means = [values[known == n].mean() for n in (1, 2, 3, 4)]
+        assert (np.ptp(means) < 0.5) == alike
+    order = np.argsort(model.anomaly_scores(X))
+    if isinstance(model, GaussianMixture):
+        np.testing.assert_array_equal(order, np.argsort(-model.score_samples(X)))
+    far = np.array([[40.0, np.nan, np.nan, np.nan]])
+    assert model.anomaly_scores(far).item() > scores.max()

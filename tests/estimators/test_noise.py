@@ -160,16 +160,10 @@ def test_some_columns_and_the_others_are_those_of_rows_that_are_no_noise() -> No
 
 def test_what_does_not_go_with_noise_says_so(tmp_path: Path) -> None:
     X, _, _ = with_outliers(3, 2, n=300)
-    holes = X.copy()
-    holes[0, 0] = np.nan
     for algorithm in ("variational", "chunky"):
         with pytest.raises(ValueError, match="noise=True needs algorithm='em'"):
             GaussianMixture(3, covariance_type="diag", algorithm=algorithm, noise=True).fit(X)
-    with pytest.raises(ValueError, match="missing=True does not go with noise=True"):
-        GaussianMixture(3, noise=True).fit(holes, missing=True)
     model = GaussianMixture(3, noise=True, random_state=0).fit(X)
-    with pytest.raises(ValueError, match="missing=True does not go with noise=True"):
-        model.predict(holes, missing=True)
     pytest.importorskip("onnx")
     with pytest.raises(TypeError, match="noise"):
         to_onnx(model, tmp_path / "model.onnx")

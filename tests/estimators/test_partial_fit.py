@@ -5,9 +5,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scipy import sparse
 
 import globular
-from globular import GaussianMixture
+from globular import BernoulliMixture, GaussianMixture, NestedMiniBatchKMeans, PoissonMixture, VonMisesFisherMixture
 from globular.algorithms.mixtures import probing
 from globular.algorithms.mixtures import stepwise as algorithm
 from globular.algorithms.mixtures.em import EMOptions
@@ -156,7 +157,7 @@ def test_components_without_rows_in_a_batch_stay() -> None:
 
 
 def test_what_does_not_fit_is_named() -> None:
-    X = rows_of(1000)
+    X = rows_of(2000)
     model = model_of().partial_fit(X)
     with pytest.raises(ValueError, match="features"):
         model.partial_fit(X[:, :2])
@@ -200,3 +201,104 @@ def test_every_batch_draws_cells_of_its_own(tmp_path: Path, monkeypatch: pytest.
     assert n > 0 and drawn[:n] != drawn[n : 2 * n] == drawn[2 * n : 3 * n] == drawn[3 * n :]
     for other in (loaded, copied):
         np.testing.assert_array_equal(other.means_, model.means_)
+
+
+def drifting(step: float, n_batches: int = 60) -> Any:
+    """Batches whose components move by `step` a batch, and the true mixture of each."""
+    random = np.random.default_rng(0)
+    means, ways = random.normal(0, 12, size=(C, 3)), random.normal(size=(C, 3))
+    for batch in range(n_batches):
+        true = GaussianMixture.from_parameters(np.full(C, 1 / C), means + step * batch * ways, np.ones(C), "spherical")
+        yield true.set_params(random_state=batch).sample(500)[0], true
+
+
+@pytest.mark.parametrize("step", [0.0, 0.07])
+def test_a_mixture_that_forgets_follows_a_drift(step: float) -> None:
+    losses, batches = [], list(drifting(step))
+    true = batches[-1][1]
+    for decay in (0.0, 0.1, 0.4):
+        model = model_of("full", decay=decay)
+        for X, _ in batches:
+            model.partial_fit(X)
+        new = true.sample(4000)[0]
+        losses.append(true.score(new) - model.score(new))
+    if step == 0.0:
+        assert max(losses) < 0.1
+    else:
+        assert losses[2] < losses[1] < losses[0] and losses[2] < 0.15 < 0.3 < losses[0]
+
+
+@pytest.mark.parametrize("model", [GaussianMixture(1), NestedMiniBatchKMeans(1), PoissonMixture(1)])
+def test_the_rate_of_forgetting_is_the_share_of_every_call(model: Any) -> None:
+    """Of batches of one value each, after many of them: what came a calls ago counts (1 − decay)^a decay."""
+    model.set_params(decay=0.2)
+    values = np.random.default_rng(0).integers(1, 9, size=80).astype(float)
+    for value in values:
+        model.partial_fit(np.full((10, 1), value) + [[0.0], [0.1]] * 5)
+    wanted = np.sum(0.2 * 0.8 ** np.arange(80) * values[::-1]) + 0.05
+    found = model.cluster_centers_ if isinstance(model, NestedMiniBatchKMeans) else model.means_
+    assert found.item() == pytest.approx(wanted, rel=1e-3)
+
+
+def test_k_means_that_forgets_follows_a_drift() -> None:
+    errors, batches = [], list(drifting(0.1))
+    X, true = batches[-1]
+    for decay in (0.0, 0.3):
+        model = NestedMiniBatchKMeans(C, random_state=0, decay=decay)
+        for rows, _ in batches:
+            model.partial_fit(rows)
+        errors.append(-model.score(X) / np.square(X[:, None] - true.means_).sum(axis=2).min(axis=1).sum())
+    assert errors[1] < 1.1 < 2.0 < errors[0]
+
+
+@pytest.mark.parametrize("family", [PoissonMixture, BernoulliMixture, VonMisesFisherMixture])
+@pytest.mark.parametrize("smoothing", [1e-3, 0.5])
+def test_a_stream_of_a_family_ends_near_the_fit_to_all_rows(family: Any, smoothing: float, tmp_path: Path) -> None:
+    """However strong the prior: it is not counted anew with every batch."""
+    random = np.random.default_rng(0)
+    rates, chosen = random.gamma(0.5, 3.0, size=(3, 12)), random.integers(3, size=9000)
+    X = random.poisson(rates[chosen]) + (0.1 if family is VonMisesFisherMixture else 0.0)
+    X = np.minimum(X, 1) if family is BernoulliMixture else X
+    whole = family(3, random_state=0, smoothing=smoothing).fit(X)
+    model, thin = (family(3, random_state=0, smoothing=smoothing) for _ in range(2))
+    for batch in np.split(X, 9):
+        model.partial_fit(batch)
+        thin.partial_fit(sparse.csr_array(batch))
+    assert model.score(X) == pytest.approx(whole.score(X), abs=3e-3)
+    assert model.counts_.sum() == pytest.approx(9000) == whole.counts_.sum() and not hasattr(model, "labels_")
+    np.testing.assert_allclose(thin.means_, model.means_, rtol=1e-6)
+    loaded = globular.load(globular.save(model, tmp_path / "model")).partial_fit(X[:500])
+    np.testing.assert_array_equal(loaded.means_, model.partial_fit(X[:500]).means_)
+    assert model.lower_bound_ == pytest.approx(whole.score(X[:500]), abs=0.02)
+    means = whole.means_.copy()
+    np.testing.assert_allclose(whole.partial_fit(X).means_, means, atol=0.05)
+
+
+def test_a_rate_of_forgetting_is_checked() -> None:
+    for estimator in (GaussianMixture(2), PoissonMixture(2), NestedMiniBatchKMeans(2)):
+        for decay in (1.0, -0.1, True, "auto"):
+            with pytest.raises(ValueError, match="'decay' parameter"):
+                estimator.set_params(decay=decay).partial_fit(np.eye(8))
+
+
+def test_a_small_first_batch_costs_little(tmp_path: Path) -> None:
+    """Few rows are kept, and fitted anew each time they have doubled, until they are enough."""
+    X, w = rows_of(6000, np.float32), np.random.default_rng(0).uniform(0.5, 2.0, 6000)
+    model, wanted = model_of("full"), model_of("full").fit(X[:1400], sample_weight=w[:1400])
+    for begin in range(0, 1400, 100):
+        assert hasattr(model, "early_rows_") == (0 < begin < 256 * C)
+        model.partial_fit(X[begin : begin + 100], sample_weight=w[begin : begin + 100])
+        if begin == 600:
+            saved = globular.save(model, tmp_path / "model")
+    assert model.score(X) > wanted.score(X) - 0.01 and not hasattr(model, "early_rows_")
+    assert model.counts_.sum() == pytest.approx(w[:1400].sum())
+    loaded = globular.load(saved)
+    for begin in range(700, 1400, 100):
+        loaded.partial_fit(X[begin : begin + 100], sample_weight=w[begin : begin + 100])
+    np.testing.assert_array_equal(loaded.means_, model.means_)
+    fitted = model_of("full").partial_fit(X[:300]).fit(X[:400])
+    assert not hasattr(fitted.partial_fit(X[400:500]), "early_rows_")
+    model = model_of("full").partial_fit(X[:300])
+    model.early_weights_ = -model.early_weights_
+    with pytest.raises(ValueError, match="early_weights_ must be positive"):
+        model.partial_fit(X[300:400])

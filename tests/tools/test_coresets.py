@@ -213,6 +213,29 @@ def test_chances_are_those_of_the_formula() -> None:
     np.testing.assert_allclose(drawn.weights, drawn.counts / (320 * chance[drawn.indices]), rtol=1e-9)
 
 
+def test_hardly_a_row_is_drawn_twice() -> None:
+    """Nor in a merger, where draws are half as many as rows of uneven weights."""
+    X = rows_of(8000)
+    parts = [coresets.coreset(rows, 500, kind="mixture", random_state=0) for rows in np.split(X, 8)]
+    assert min(map(len, parts)) > 0.92 * 500
+    assert len(coresets.merge(parts, 2000, kind="mixture", random_state=0)) > 0.88 * 2000
+
+
+def test_a_mixture_of_merged_coresets_is_better_than_of_a_plain_sample() -> None:
+    random = np.random.default_rng(0)
+    chosen = random.choice(12, 40_000, p=random.dirichlet(np.full(12, 0.4)))
+    means, spreads = random.normal(0, 4, (12, 4)), random.uniform(0.3, 2, (12, 1))
+    X = means[chosen] + spreads[chosen] * random.normal(size=(40_000, 4))
+    merged, plain = [], []
+    for seed in range(4):
+        model = GaussianMixture(12, random_state=seed)
+        parts = [coresets.coreset(rows, 300, kind="mixture", random_state=seed) for rows in np.split(X, 8)]
+        part = coresets.merge(parts, 1200, kind="mixture", random_state=seed)
+        merged.append(model.fit(part.rows, sample_weight=part.weights).score(X))
+        plain.append(model.fit(X[random.choice(40_000, 1200, replace=False)]).score(X))
+    assert np.mean(merged) > np.mean(plain) + 0.01  # 0.02
+
+
 def test_thin_components_have_their_rows() -> None:
     random = np.random.default_rng(0)
     X = random.normal(size=(20_000, 2))

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from importlib import import_module
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import numpy as np
 from sklearn.utils.validation import check_array, check_is_fitted
@@ -21,29 +20,44 @@ from globular.model.conditional import Conditional, marginal
 from globular.model.covariances import FAMILIES
 from globular.model.gaussian import GaussianParameters, entropy_of
 from globular.model.given import GivenStart
-from globular.model.history import History
 from globular.model.statistics import F64, I64
 from globular.passes.registry import shard_over
 from globular.seam.mixture_passes import Expect
 from globular.seam.shard import answer
 from globular.threads import resolve_threads
 
+N_TYPICAL = 2000
+"""Draws that say how dense rows of a mixture are; larger = scores closer to their limit, about 2 % of them at 2,000."""
+
 
 class ConditionalMixture(MixtureEstimator):
     """Base of the mixtures of Gaussians, which are closed under taking columns and under knowing some of them."""
 
-    _derived: ClassVar[Mapping[str, str]] = dict.fromkeys(("precisions_", "precisions_cholesky_"), "covariances_")
-    _instead_of_setting = "call fit or GaussianMixture.from_parameters(weights, means, covariances, covariance_type)"
+    _by_hand: ClassVar[tuple[str, ...]] = ("weights_", "means_", "covariances_")
+    _instead_of_setting = "set weights_, means_ and covariances_, or call fit or GaussianMixture.from_parameters(...)"
 
     @property
     def precisions_(self) -> F64:
-        """Inverses of the covariances, in their shape."""
+        """Inverses of the covariances, in their shape; setting them sets `covariances_`."""
         return self._follows(self._seen().precisions)
+
+    @precisions_.setter
+    def precisions_(self, values: Any) -> None:
+        precisions = np.asarray(values, dtype=np.float64)
+        family = FAMILIES[self.covariance_type]
+        if not family.is_positive(precisions):
+            raise ValueError(f"precisions must be {family.requirement} for covariance_type={self.covariance_type!r}")
+        self.covariances_ = family.inverse(precisions)
 
     @property
     def precisions_cholesky_(self) -> F64:
-        """Factors U of the precisions, U Uᵀ, upper triangular where they are matrices."""
+        """Factors U of the precisions, U Uᵀ, upper triangular where they are matrices; setting them sets
+        `covariances_`."""
         return self._follows(self._seen().factors)
+
+    @precisions_cholesky_.setter
+    def precisions_cholesky_(self, values: Any) -> None:
+        self.precisions_ = FAMILIES[self.covariance_type].precisions(np.asarray(values, dtype=np.float64))
 
     def _follows(self, values: F64) -> F64:
         """Numbers that follow from `covariances_`, in their type and not to be written to."""
@@ -59,7 +73,7 @@ class ConditionalMixture(MixtureEstimator):
         ----------
         {X, min_log_density, missing}
         """
-        if not missing:
+        if not self._has_holes(X, missing):
             return super().predict(X, min_log_density=min_log_density)
         return self._without_noise(X, self._judged(X, "components"), min_log_density, missing=True)
 
@@ -71,7 +85,7 @@ class ConditionalMixture(MixtureEstimator):
         ----------
         {X, missing}
         """
-        return self._judged(X, "probabilities") if missing else super().predict_proba(X)
+        return self._judged(X, "probabilities") if self._has_holes(X, missing) else super().predict_proba(X)
 
     @lazily
     def score_samples(self, X: Any, *, missing: bool = False) -> F64:
@@ -81,7 +95,7 @@ class ConditionalMixture(MixtureEstimator):
         ----------
         {X, missing}
         """
-        return self._judged(X, "log_densities") if missing else super().score_samples(X)
+        return self._judged(X, "log_densities") if self._has_holes(X, missing) else super().score_samples(X)
 
     def score(self, X: Any, y: Any = None, sample_weight: Any = None, *, missing: bool = False) -> float:
         """The mean log-likelihood of a row, weighted if there are weights.
@@ -90,7 +104,7 @@ class ConditionalMixture(MixtureEstimator):
         ----------
         {X, y, sample_weight, missing}
         """
-        if not missing:
+        if not self._has_holes(X, missing):
             return super().score(X, y, sample_weight)
         densities = self.score_samples(X, missing=True)
         return float(np.average(densities, weights=check_weights(sample_weight, len(densities))))
@@ -123,8 +137,7 @@ class ConditionalMixture(MixtureEstimator):
         >>> bool(model.icl(X) - model.bic(X) < 1e-3)
         True
         """
-        check_is_fitted(self)
-        if missing:
+        if missing := self._has_holes(X, missing):
             q = self._judged(X, "probabilities")
             entropy = -float(np.sum(q * np.log(np.maximum(q, np.finfo(np.float64).tiny))))
         else:
@@ -133,15 +146,16 @@ class ConditionalMixture(MixtureEstimator):
         return self.bic(X, missing=missing) + 2 * entropy
 
     def _total(self, X: Any, missing: bool = False) -> tuple[float, int]:
-        if not missing:
+        if not self._has_holes(X, missing):
             return super()._total(X)
         densities = self.score_samples(X, missing=True)
         return float(densities.sum()), len(densities)
 
     def impute(self, X: Any) -> F64:
-        """The rows with their expected values in place of NaN, (n_samples, n_features), in their type; not with noise.
+        """The rows with their expected values in place of NaN, (n_samples, n_features), in their type.
 
-        The expectation is that of the conditional density given the columns that are known of the row.
+        The expectation is that of the conditional density given the columns that are known of the row, as of one that
+        is no noise.
 
         Examples
         --------
@@ -153,19 +167,55 @@ class ConditionalMixture(MixtureEstimator):
         rows = self._incomplete(X)
         return rows.filled(self._density()).astype(rows.dtype, copy=False)
 
+    def anomaly_scores(self, X: Any) -> F64:
+        """How many standard deviations the log-density of a row is below that of rows of this mixture, (n_samples,).
+
+        The higher, the more of an outlier. NaN is a value that is not known: a row is compared with rows of which the
+        same columns are known, so that rows with different holes can be ranked together, which their densities
+        (`score_samples`) cannot. Mean and standard deviation are those of 2,000 draws, which each set of known columns
+        costs; noise does not count.
+
+        Examples
+        --------
+        >>> from globular import GaussianMixture
+        >>> model = GaussianMixture.from_parameters([1.0], [[0.0, 0.0]], [[[1.0, 0.0], [0.0, 1.0]]])
+        >>> model.anomaly_scores([[0.0, 0.0], [5.0, float("nan")], [5.0, 0.0]]).round().tolist()
+        [-1.0, 16.0, 11.0]
+        """
+        rows, mixture = self._incomplete(X), self._density()
+        draws, _ = mixture.sample(N_TYPICAL, np.random.RandomState(0))
+        found = np.zeros(len(rows.rows))
+        for numbers, columns, values in rows.by_kind():
+            if len(columns):  # of nothing all densities are one
+                part = marginal(mixture, columns)
+                own, typical = (self._log_densities(part, each) for each in (values, draws[:, columns]))
+                found[numbers] = (typical.mean() - own) / typical.std()
+        return found
+
+    def _log_densities(self, mixture: GaussianParameters, rows: F64) -> F64:
+        shard = shard_over(np.ascontiguousarray(rows), n_threads=resolve_threads(self.n_threads))
+        return np.asarray(answer(shard, mixture, "log_densities"))
+
     def _judged(self, X: Any, want: str) -> Any:
         """What the columns that are known of every row say: "components", "probabilities" or "log_densities"."""
-        rows, mixture = self._incomplete(X), self._density()
+        rows, mixture = self._incomplete(X), self._mixture()
         if want == "log_densities":
             return np.logaddexp.reduce(rows.log_joint(mixture), axis=1)
         probabilities = rows.probabilities(mixture).astype(rows.dtype, copy=False)
-        return probabilities.argmax(axis=1) if want == "components" else probabilities
+        if want == "probabilities":
+            return probabilities
+        found = probabilities.argmax(axis=1)
+        return np.where(found < len(self.means_), found, -1)  # noise comes last
+
+    def _has_holes(self, X: Any, missing: bool) -> bool:
+        """Whether rows are judged by what is known of them: where they ask for it, or have to be and may."""
+        check_is_fitted(self)
+        allowed = getattr(self, "missing", "error") == "allow"
+        return missing or (allowed and bool(np.isnan(open_incomplete(self, X, reset=False)).any()))
 
     def _incomplete(self, X: Any) -> IncompleteRows:
         """Rows in which NaN stands for a value that is not known."""
         check_is_fitted(self)
-        if self._noise is not None:
-            raise ValueError("missing=True does not go with noise=True: pass rows without NaN, or fit with noise=False")
         rows = open_incomplete(self, X, reset=False)
         n_numbers = len(self.means_) + 3 * rows.shape[1]
         check_allocation(8 * len(rows) * n_numbers, f"{n_numbers} numbers for every row", "pass X in parts")
@@ -262,6 +312,11 @@ class ConditionalMixture(MixtureEstimator):
         shard = shard_over(rows, n_threads=resolve_threads(self.n_threads))
         return np.asarray(answer(shard, mixture, "probabilities"), dtype=np.float64)
 
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = getattr(self, "missing", "error") == "allow"
+        return tags
+
     def _density(self) -> GaussianParameters:
         """The mixture that `weights_`, `means_` and `covariances_` are, without noise."""
         return self._mixture().without_noise()
@@ -295,15 +350,6 @@ class ConditionalMixture(MixtureEstimator):
         if "feature_names_in_" in vars(self):
             made.feature_names_in_ = self.feature_names_in_[columns]
         return made
-
-    def _set(self, mixture: GaussianParameters) -> Self:
-        """Take parameters over as if a fit had found them, without an iteration."""
-        self.n_features_in_ = mixture.n_features
-        self._publish_mixture(mixture, np.dtype(np.float64))
-        self.history_, self.lower_bounds_, self.lower_bound_ = History(), [], -np.inf
-        self.n_iter_, self.n_distances_, self.converged_ = 0, 0, False
-        self.stopped_ = "no fit: made from given parameters"
-        return self
 
 
 def checked_parameters(weights: Any, means: Any, covariances: Any, covariance_type: str) -> GaussianParameters:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -15,12 +15,13 @@ from globular.algorithms.mixtures.exponential import (
     search_start,
     start_from_means,
 )
+from globular.algorithms.mixtures.stepwise import Learned, StepwiseResult, one_linear_batch
 from globular.algorithms.steps import Finding, Run
 from globular.estimators.checks import checked_floats
 from globular.estimators.inputs import Input
-from globular.estimators.mixtures import MixtureEstimator
 from globular.estimators.parameters import POSITIVE, Constraints, one_of
 from globular.estimators.starts import checked_shape
+from globular.estimators.stepwise_mixture import StepwiseMixture
 from globular.model.exponential import Bernoulli, Directions, ExponentialMixture, Poisson
 from globular.model.given import GivenStart
 from globular.model.statistics import F64
@@ -28,7 +29,7 @@ from globular.seam.mixture_passes import Survey
 
 
 @dataclass(eq=False, repr=False)
-class FamilyMixture(MixtureEstimator):
+class FamilyMixture(StepwiseMixture):
     """Base of mixtures with one linear E-step: a subclass names its family, and what users shall know of it."""
 
     n_components: int = 1
@@ -41,6 +42,7 @@ class FamilyMixture(MixtureEstimator):
     n_init: int = 1
     init_params: str = "kmeans"
     means_init: Any = None
+    decay: float = 0.0
     random_state: Any = None
     warm_start: bool = False
     verbose: int = 0
@@ -54,6 +56,8 @@ class FamilyMixture(MixtureEstimator):
     }
     _family: ClassVar[type[ExponentialMixture]]
     _takes_sparse = True
+    _by_hand: ClassVar[tuple[str, ...]] = ("weights_", "means_")
+    _instead_of_setting = "set weights_ and means_, or call fit"
     covariance_type = "tied_spherical"
     """The Gaussians that take as much memory: they have no second moments either."""
 
@@ -77,7 +81,13 @@ class FamilyMixture(MixtureEstimator):
         return found.log_base
 
     def _check_fit(self, data: Input) -> None:
+        super()._check_fit(data)
         self._log_base = self._check_values(data)
+
+    def _learn(self, data: Input, before: Learned) -> StepwiseResult:
+        base = self._check_values(data) / data.shard.total_weight
+        found = one_linear_batch(data.shard, before, self.smoothing, learned_weights=self._learns_weights)
+        return replace(found, log_likelihood=found.log_likelihood + base)
 
     def _given(self, data: Input) -> GivenStart:
         if self.means_init is None:
@@ -153,7 +163,7 @@ class VonMisesFisherMixture(FamilyMixture):
         cosine; seeds; or random rows.
     means_init : array of shape (n_components, n_features) or None, default=None
         Mean directions to start from.
-    {max_time, random_state, warm_start, verbose, callbacks, n_threads}
+    {decay, max_time, random_state, warm_start, verbose, callbacks, n_threads}
 
     Attributes
     ----------
@@ -162,7 +172,7 @@ class VonMisesFisherMixture(FamilyMixture):
         Mean directions, of unit length.
     concentrations_ : array of shape (n_components,)
         κ; at most 1e8.
-    labels_, converged_, n_iter_, history_, n_distances_, stopped_
+    labels_, converged_, n_iter_, counts_, history_, n_distances_, stopped_
         As in :class:`GaussianMixture`.
     lower_bound_, lower_bounds_
         As in :class:`GaussianMixture`, with the log density of the prior: what no iteration lowers.
@@ -179,6 +189,8 @@ class VonMisesFisherMixture(FamilyMixture):
     """
 
     _family: ClassVar[type[ExponentialMixture]] = Directions
+    _by_hand = ("weights_", "means_", "concentrations_")
+    _instead_of_setting = "set weights_, means_ and concentrations_, or call fit"
     concentrations_: F64
 
     def _checked(self, means: F64) -> dict[str, F64]:
@@ -207,14 +219,14 @@ class PoissonMixture(FamilyMixture):
         As in :class:`VonMisesFisherMixture`, on the square roots of the counts, which vary alike in all columns.
     means_init : array of shape (n_components, n_features) or None, default=None
         Rates to start from.
-    {max_time, random_state, warm_start, verbose, callbacks, n_threads}
+    {decay, max_time, random_state, warm_start, verbose, callbacks, n_threads}
 
     Attributes
     ----------
     weights_ : array of shape (n_components,)
     means_ : array of shape (n_components, n_features)
         Rates.
-    labels_, converged_, n_iter_, lower_bound_, lower_bounds_, history_, n_distances_, stopped_
+    labels_, converged_, n_iter_, counts_, lower_bound_, lower_bounds_, history_, n_distances_, stopped_
         As in :class:`VonMisesFisherMixture`.
 
     Examples
@@ -246,14 +258,14 @@ class BernoulliMixture(FamilyMixture):
         As in :class:`VonMisesFisherMixture`; k-means is that of the rows as they are.
     means_init : array of shape (n_components, n_features) or None, default=None
         Probabilities to start from.
-    {max_time, random_state, warm_start, verbose, callbacks, n_threads}
+    {decay, max_time, random_state, warm_start, verbose, callbacks, n_threads}
 
     Attributes
     ----------
     weights_ : array of shape (n_components,)
     means_ : array of shape (n_components, n_features)
         Probabilities of a one.
-    labels_, converged_, n_iter_, lower_bound_, lower_bounds_, history_, n_distances_, stopped_
+    labels_, converged_, n_iter_, counts_, lower_bound_, lower_bounds_, history_, n_distances_, stopped_
         As in :class:`VonMisesFisherMixture`.
 
     Examples

@@ -172,7 +172,8 @@ class InfiniteGaussianMixture(ConditionalMixture, InfiniteEstimator):
     n_threads: int | None = None
 
     _constraints: ClassVar[Constraints] = {"covariance_type": [one_of(*KINDS)], "prior": [None, dict]}
-    _derived = InfiniteEstimator._derived
+    _derived, _by_hand = InfiniteEstimator._derived, ()
+    _instead_of_setting = "call fit or GaussianMixture.from_parameters(...)"
     _polishes = True
 
     def _prior(self, data: Input) -> GaussianPrior:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 from collections import deque
+from collections.abc import Callable, Iterator
 from dataclasses import KW_ONLY, dataclass
+from functools import partial
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -28,11 +30,12 @@ from globular.estimators.inputs import Input, open_filled, open_incomplete
 from globular.estimators.mixtures import N_CANDIDATES
 from globular.estimators.parameters import POSITIVE, Constraints, one_of
 from globular.estimators.running import Clock
-from globular.estimators.stepwise_mixture import StepwiseMixture
+from globular.estimators.stepwise_mixture import StepwiseGaussians
 from globular.estimators.variational_mixture import N_NEIGHBORS, automatic_search, likely_components, truncated_bytes
 from globular.model.covariances import FAMILIES, SEPARABLE
 from globular.model.gaussian import GaussianParameters, isotropic_mixture
 from globular.model.given import GivenStart
+from globular.model.history import Record
 from globular.model.noise import Noise
 from globular.model.statistics import I64
 from globular.seam.passes import Labels
@@ -46,7 +49,7 @@ VARIATIONAL_FROM = 500
 
 
 @dataclass(eq=False, repr=False)
-class GaussianMixture(StepwiseMixture):
+class GaussianMixture(StepwiseGaussians):
     """Gaussian mixture model fitted by expectation maximisation.
 
     A drop-in for :class:`sklearn.mixture.GaussianMixture` that takes sample weights, never holds a table of rows by
@@ -98,6 +101,11 @@ class GaussianMixture(StepwiseMixture):
         evenly over the box which holds all rows, with a weight that is learned. Rows that are most likely noise have
         the label −1, and outliers no longer draw means and covariances to themselves. By exact EM (`algorithm` "auto"
         or "em").
+    missing : {"error", "allow"}, default="error"
+        Whether NaN is an error, or a value that is not known. Rows with such values, which lie in memory then, count
+        with the columns that are known of them, in `fit` (by exact EM to a tenth of `tol`) and in all that follows but
+        `partial_fit`.
+    {decay}
     {max_time, random_state, warm_start, verbose, callbacks, n_threads, device}
 
     Attributes
@@ -125,7 +133,9 @@ class GaussianMixture(StepwiseMixture):
     lower_bounds_ : list of float
         The same for every iteration of the best run.
     counts_ : float64 array of shape (n_components,)
-        What the rows of every component weigh, over all that were seen; what :meth:`partial_fit` goes on from.
+        What the rows of every component weigh, over all that are remembered; what :meth:`partial_fit` goes on from.
+    early_rows_, early_weights_ : arrays
+        The first rows of a stream, as long as these are few.
     history_ : :class:`globular.model.history.History`
         One record per iteration of the best run; objectives are log-likelihoods (or bounds) of all rows, with "nested"
         what each batch says of them.
@@ -161,6 +171,8 @@ class GaussianMixture(StepwiseMixture):
     means_init: Any = None
     precisions_init: Any = None
     noise: bool = False
+    missing: str = "error"
+    decay: float = 0.0
     random_state: Any = None
     warm_start: bool = False
     verbose: int = 0
@@ -172,6 +184,7 @@ class GaussianMixture(StepwiseMixture):
         "covariance_type": [one_of(*FAMILIES)],
         "algorithm": [one_of("auto", "em", "nested", "variational", "chunky")],
         "init_params": [one_of(*MIXTURE_STARTS)],
+        "missing": [one_of("error", "allow")],
         "weights_init": [one_of("equal"), "array-like", None],
         "means_init": ["array-like", None],
         "precisions_init": ["array-like", POSITIVE, None],
@@ -212,20 +225,33 @@ class GaussianMixture(StepwiseMixture):
         sample_weight : array of shape (n_samples,), default=None
             Weight of every row; a row of weight 2 counts as two rows, one of weight 0 as none.
         missing : bool, default=False
-            Whether NaN is a value that is not known. Rows, which lie in memory then, count with the columns that are
-            known of them, by exact EM to a tenth of `tol`. Otherwise NaN is an error.
+            The same as ``missing="allow"`` of the constructor, for this call.
 
         Returns
         -------
         self
         """
-        rows = open_incomplete(self, X, reset=True) if missing else None
-        if rows is None or not np.isnan(rows).any():
+        if not missing:
             return super().fit(X, y, sample_weight)
-        self._validate_params()
-        deque(self._begin_with(open_filled(self, rows, sample_weight), Clock(), False), maxlen=0)
-        self.labels_ = self.predict(X, missing=True).astype(np.int32)
+        deque(self._begin_incomplete(X, sample_weight, watched=False), maxlen=0)
         return self
+
+    def _begin(self, X: Any, sample_weight: Any, *, watched: bool) -> Iterator[Record]:
+        how = self._begin_incomplete if self.missing == "allow" else super()._begin
+        return how(X, sample_weight, watched=watched)
+
+    def _begin_incomplete(self, X: Any, sample_weight: Any, *, watched: bool) -> Iterator[Record]:
+        """A fit in which NaN is a value that is not known, if there is any."""
+        self._validate_params()
+        rows, clock = open_incomplete(self, X, reset=True), Clock()
+        if not np.isnan(rows).any():
+            return super()._begin(X, sample_weight, watched=watched)
+        records = self._begin_with(open_filled(self, rows, sample_weight), clock, watched)
+        return self._labelled_afterwards(records, X)
+
+    def _labelled_afterwards(self, records: Iterator[Record], X: Any) -> Iterator[Record]:
+        yield from records
+        self.labels_ = self.predict(X, missing=True).astype(np.int32)
 
     def fit_predict(self, X: Any, y: Any = None, sample_weight: Any = None, *, missing: bool = False) -> I64:
         """Fit, and return the most likely component of every row; `missing` as in `fit`."""
@@ -247,12 +273,10 @@ class GaussianMixture(StepwiseMixture):
         if self.algorithm == "chunky" and data.shard.why_not(Plant):
             raise DeviceError("algorithm='chunky' does not run on GPUs; take algorithm='em', or device='cpu'")
         if data.incomplete is not None and self.algorithm not in ("auto", "em"):
-            raise ValueError(f"missing=True needs algorithm='em'; algorithm={self.algorithm!r} takes complete rows")
+            raise ValueError(f"missing values need algorithm='em'; algorithm={self.algorithm!r} takes complete rows")
         if self.noise and self.algorithm not in ("auto", "em"):
             raise ValueError(f"noise=True needs algorithm='em'; algorithm={self.algorithm!r} knows no noise")
-        if self.noise and data.incomplete is not None:
-            raise ValueError("missing=True does not go with noise=True; set noise=False, or leave out rows with NaN")
-        self.__dict__.pop("counts_", None)  # those of the last fit
+        super()._check_fit(data)
         self.algorithm_ = "em" if data.incomplete is not None or self.noise else self._choose_algorithm()
 
     def _most_bytes(self, data: Input) -> int | None:
@@ -295,13 +319,14 @@ class GaussianMixture(StepwiseMixture):
                 rng, limits=covariance_limits(shard, options), probes=self._probes,
                 keep_covariances=given.covariances is not None, learned_weights=learned,
             )[0]  # fmt: skip
-        if data.incomplete is not None:
-            return (yield from incomplete_mixture(data.incomplete, shard, options, how))
+        rows = data.incomplete
+        begin: Callable[..., Finding[GaussianParameters]] = starting_mixture
         if self.noise:
             weight = float(self.noise_weight_) if "noise_weight_" in vars(self) else None
-            start = yield from noisy_mixture(shard, options, how, weight)
-        else:
-            start = yield from starting_mixture(shard, options, how)
+            begin = partial(noisy_mixture, weight=weight, extremes=None if rows is None else rows.extremes())
+        if rows is not None:
+            return (yield from incomplete_mixture(rows, shard, options, how, begin))
+        start = yield from begin(shard, options, how)
         return Run(em(shard, start, options), start)
 
     def _truncated(self) -> VariationalOptions:
@@ -333,11 +358,6 @@ class GaussianMixture(StepwiseMixture):
     def _truncates(self) -> bool:
         many = self.n_components >= VARIATIONAL_FROM and self.covariance_type in SEPARABLE
         return many and self.algorithm != "em"
-
-    def _finish(self, data: Input) -> None:
-        self.counts_ = self.weights_.astype(np.float64) * (data.shard.total_weight * data.unit)
-        if data.incomplete is None:  # else rows have their labels by what is known of them
-            super()._finish(data)
 
     def _label(self, shard: Shard) -> Labels:
         if self.algorithm_ == "variational" or (self.algorithm_ == "nested" and self._truncates):

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping
+from copy import copy
 from dataclasses import dataclass
 from functools import cache, partial
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar, Self, cast
 
 import numpy as np
 from sklearn.base import DensityMixin
@@ -73,6 +74,8 @@ class MixtureEstimator(DensityMixin, Estimator):
     _on_cards = "GaussianMixture"
     _derived: ClassVar[Mapping[str, str]] = {}
     """Attributes that follow from another one, which answers are made from; setting them would change no answer."""
+    _by_hand: ClassVar[tuple[str, ...]] = ()
+    """Attributes that are a mixture when a user sets all of them on a model without a fit."""
     n_components: int
     covariance_type: str
     reg_covar: float | str
@@ -82,6 +85,25 @@ class MixtureEstimator(DensityMixin, Estimator):
     weights_: F64
     covariances_: F64
     _last_mixture: Any
+
+    def __sklearn_is_fitted__(self) -> bool:
+        if self._by_hand and not hasattr(self, "n_features_in_") and vars(self).keys() >= set(self._by_hand):
+            made = copy(self)
+            made.n_features_in_ = np.atleast_1d(self.means_).shape[-1]
+            check_components(self.n_components, (mixture := made._mixture()).weights)
+            self._check_mixture(mixture)
+            self._set(mixture)
+        return super().__sklearn_is_fitted__()
+
+    def _set(self, mixture: Any) -> Self:
+        """Take parameters over as if a fit had found them, without an iteration."""
+        self.n_features_in_ = mixture.n_features
+        self._publish_mixture(mixture, np.dtype(np.float64))
+        self.lower_bounds_: list[float] = []
+        self.history_, self.lower_bound_, self.converged_ = History(), -np.inf, False
+        self.n_iter_ = self.n_distances_ = 0
+        self.stopped_ = "no fit: made from given parameters"
+        return self
 
     @property
     def _card_bytes_per_row(self) -> int:
@@ -118,7 +140,7 @@ class MixtureEstimator(DensityMixin, Estimator):
             )
         covariances = getattr(mixture, "covariances", None)  # families have none
         parts = mixture.weights, mixture.means, covariances
-        return GivenStart(self.covariance_type, *parts, continues=True, bound=self.lower_bound_)
+        return GivenStart(self.covariance_type, *parts, continues=True, bound=getattr(self, "lower_bound_", -np.inf))
 
     def _most_bytes(self, data: Input) -> int | None:
         """The most memory that a fit takes beside X; None where it is said later."""

@@ -98,7 +98,7 @@ class NestedMiniBatchKMeans(CentroidEstimator):
         End with the labels and the inertia of all rows. Otherwise there is no `labels_`, and `inertia_` is the last
         batch's estimate. Labels are the closest centres, as `predict` finds them; above 5,000 clusters with "cells",
         where that would take as long as the fit, the closest of those looked at (see `label_recall_`).
-    {max_time, metric, warm_start, random_state, verbose, callbacks, n_threads}
+    {decay, max_time, metric, warm_start, random_state, verbose, callbacks, n_threads}
 
     Attributes
     ----------
@@ -151,6 +151,7 @@ class NestedMiniBatchKMeans(CentroidEstimator):
     max_no_improvement: int | None = 10
     reassignment_ratio: float = 0.0
     compute_labels: bool = True
+    decay: float = 0.0
     max_time: float | None = None
     metric: str = "euclidean"
     warm_start: bool = False
@@ -204,7 +205,7 @@ class NestedMiniBatchKMeans(CentroidEstimator):
             votes = first_votes(data.shard, start.centers, options, rng) if swaps else Votes.none(start.centers)
             halves = Votes.none(votes.centers)
         else:
-            votes, halves = self._checked_votes(data.unit)
+            votes, halves = self._checked_votes(data.unit / (1.0 - self.decay))
         counted = halves if swaps else None
         update = one_batch(data.shard, votes, counted, options, step, rng)
         self._take_votes(votes, data, counted)

@@ -43,13 +43,14 @@ FROM_ZERO = Number(Integral, 0, None, closed="left")
 FROM_ONE = Number(Integral, 1, None, closed="left")
 NOT_NEGATIVE = Number(Real, 0, None, closed="left")
 POSITIVE = Number(Real, 0, None, closed="neither")
+DECAY = Number(Real, 0, 1, closed="left")
 SEED = Number(Integral, 0, 2**32 - 1, closed="both")
 AUTO = one_of("auto")
 DEVICE = DeviceName({"auto"})
 
 BY_TYPE: Constraints = {"bool": ["boolean"], "int": [FROM_ONE], "int | None": [None, FROM_ONE]}
 """What a parameter of this type must be, where its class says nothing else."""
-BY_NAME: Constraints = {"weights": [one_of("learned", "equal")], "device": [DEVICE]}
+BY_NAME: Constraints = {"weights": [one_of("learned", "equal")], "device": [DEVICE], "decay": [DECAY]}
 
 _PARAMETER_TEXT = """
 init : {"auto", "k-means++", "plain k-means++", "afk-mc2", "k-means||", "hierarchical", "random"}, array or \
@@ -75,6 +76,9 @@ random_state : int, RandomState or None, default=None
     Seed of everything random.
 verbose : int, default=0
     1 shows a progress bar with the objective and the time left.
+decay : float, default=0.0
+    What every call of `partial_fit` forgets: what was learned before counts for 1 − `decay` of what it did, and so for
+    half of it after log 2 / `decay` calls, about: 7 for 0.1, 69 for 0.01. By default no call is forgotten.
 callbacks : callback, callable or list of them, default=None
     See :mod:`globular.callbacks`.
 n_threads : int or None, default=None

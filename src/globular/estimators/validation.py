@@ -57,10 +57,17 @@ def validated(
     except DataError:
         raise
     except (ValueError, TypeError) as error:
-        asked, how = ("fit", "call fit with") if reset else ("predict", "pass")
-        may_miss = "missing" in signature(getattr(estimator, asked, len)).parameters
-        message = _told_shortly(str(error), X, how if may_miss else "")
+        message = _told_shortly(str(error), X, _way_with_nan(estimator, reset=reset))
         raise (type(error)(message) if source is None else DataError(f"{source.name}: {message}")) from None
+
+
+def _way_with_nan(estimator: Any, *, reset: bool) -> str:
+    """What lets this estimator, or another one, take NaN here; empty where nothing does."""
+    if hasattr(estimator, "missing"):
+        return 'set missing="allow"' if estimator.missing == "error" else ""
+    if "missing" not in signature(getattr(estimator, "predict", len)).parameters:
+        return ""
+    return 'take GaussianMixture(missing="allow")' if reset else "pass missing=True"
 
 
 def _is_plain(X: Any, n_threads: int | None) -> bool:
@@ -115,13 +122,13 @@ def _checked_rows(estimator: Any, X: Any, source: Source | None, *, reset: bool,
 def _told_shortly(message: str, X: Any, how: str) -> str:
     """An error of scikit-learn in one line: the place of NaN and infinity, the columns without numbers, no values.
 
-    `how` names the way to pass missing=True, and is empty where there is none.
+    `how` names the way to let NaN through, and is empty where there is none.
     """
     if found := re.search(r"contains (?:NaN|infinity)", message):
         infinite = found[0].endswith("infinity")
         remedy = "fill in these values or drop their rows"
         if how and not infinite:
-            remedy = f"fill in these values, drop their rows, or {how} missing=True if NaN is an unknown value"
+            remedy = f"fill in these values, drop their rows, or {how} if NaN is an unknown value"
         return f"{message[: found.end()]}{_place_of(np.isinf if infinite else np.isnan, X)}; {remedy}"
     if "an array element with a sequence" in message:
         return are_not_numbers(X) or UNEVEN

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from globular.model.covariances import CovarianceLimits
 from globular.model.statistics import F64
@@ -71,6 +72,11 @@ class Noise:
     def log_joint(self) -> float:
         """log π₀ and the log-density; −∞ without weight."""
         return float(np.log(self.weight)) + self.log_density if self.weight > 0 else -np.inf
+
+    def log_joint_of(self, known: NDArray[np.bool_]) -> F64:
+        """The same of rows of which these columns are known, (kinds, D)."""
+        with np.errstate(divide="ignore"):
+            return np.asarray(np.log(self.weight) - known @ np.log(self.widths))
 
     def of_weight(self, weight: float) -> Noise:
         """The same box with another share of the rows."""

@@ -132,13 +132,20 @@ def start_from_seeds(
 def start_from_means(
     shard: Shard, family: type[ExponentialMixture], means: F64, options: ExponentialOptions
 ) -> ExponentialMixture:
-    """Components at given means, of equal weight; directions have the spread of the rows that are closest to them."""
+    """Components at given means, of equal weight; directions have the spread of the rows that are closest to them.
+
+    Rates of zero, and probabilities of zero and one, give way to the prior.
+    """
+    weights = np.full(len(means), 1 / len(means))
+    given = family.of_means(weights, means)
     if not family.unit_rows:
-        counts = np.full(len(means), shard.total_weight / len(means))
-        return options.prior.m_step(family, counts, counts[:, None] * means, learned_weights=options.learned_weights)
-    shard.run(Assign(means, want="labels"))
+        counts = shard.total_weight * weights
+        start = options.prior.m_step(family, counts, counts[:, None] * means, learned_weights=options.learned_weights)
+        return family.of_means(start.weights, np.where(given.means == means, means, start.means))
+    shard.run(Assign(given.means, want="labels"))
     found = shard.run(SumByLabel(len(means)))
-    return options.prior.m_step(family, found.counts, found.sums, learned_weights=options.learned_weights)
+    start = options.prior.m_step(family, found.counts, found.sums, learned_weights=options.learned_weights)
+    return replace(start, means=given.means)
 
 
 def pseudo_rows(shard: Shard, family: type[ExponentialMixture], smoothing: float, n_components: int) -> PseudoRows:

@@ -100,12 +100,20 @@ class IncompleteRows:
             add, ordered_map(lambda span: self._statistics(mixture, span), self._spans(mixture), self.n_threads)
         )
 
+    def extremes(self) -> F64:
+        """Smallest and largest known entry of every column, (2, D)."""
+        rows = np.where(self.known[self.kinds], self.rows, np.nan)
+        return np.stack([np.nanmin(rows, axis=0), np.nanmax(rows, axis=0)])
+
     def log_joint(self, mixture: GaussianParameters) -> F64:
-        """log p(c, x_o) in the order that the rows had, (N, C)."""
-        return self.in_order(np.concatenate([completed.joint for completed in self._completed(mixture)]))
+        """log p(c, x_o) in the order that the rows had, (N, C), and a column more for noise where there is any."""
+        joint = np.concatenate([completed.joint for completed in self._completed(mixture)])
+        if mixture.noise is not None:
+            joint = np.column_stack([joint, mixture.noise.log_joint_of(self.known)[self.kinds]])
+        return self.in_order(joint)
 
     def probabilities(self, mixture: GaussianParameters) -> F64:
-        """p(c | x_o) in the same order, (N, C)."""
+        """p(c | x_o) in the same order and columns."""
         joint = self.log_joint(mixture)
         return np.exp(joint - np.logaddexp.reduce(joint, axis=1, keepdims=True))
 
@@ -122,7 +130,8 @@ class IncompleteRows:
             yield self.order[begin:end], columns, np.ascontiguousarray(self.rows[begin:end, columns])
 
     def drawn(self, mixture: GaussianParameters, random: np.random.RandomState) -> F64:
-        """The same with draws from the distribution of the entries given those that are known."""
+        """The same with draws from the distribution, without noise, of the entries given those that are known."""
+        mixture = mixture.without_noise()
         cumulated = self.probabilities(mixture).cumsum(axis=1)
         components = (random.uniform(size=(len(self.rows), 1)) * cumulated[:, -1:] >= cumulated[:, :-1]).sum(axis=1)
         found = np.empty_like(self.rows)
@@ -169,6 +178,8 @@ class IncompleteRows:
         joint, away, spreads = self._complete(mixture, span)
         weights, kinds = self.weights[slice(*span)], self.kinds[slice(*span)]
         log_densities = np.logaddexp.reduce(joint, axis=1)
+        if mixture.noise is not None:
+            log_densities = np.logaddexp(log_densities, mixture.noise.log_joint_of(self.known)[kinds])
         shares = np.exp(joint - log_densities[:, None]) * weights[:, None]
         begins = np.searchsorted(kinds, np.arange(kinds[0], kinds[-1] + 1))
         of_kinds = np.add.reduceat(shares, begins, axis=0)  # (p, C)
@@ -222,15 +233,21 @@ def _expected(mixture: GaussianParameters, completed: Completed) -> F64:
     return shares @ mixture.means + np.einsum("nc,cnd->nd", shares, away)
 
 
-def incomplete_mixture(rows: IncompleteRows, shard: Shard, options: EMOptions, how: StartOptions) -> Finding[Run]:
+def incomplete_mixture(
+    rows: IncompleteRows,
+    shard: Shard,
+    options: EMOptions,
+    how: StartOptions,
+    start: Callable[..., Finding[GaussianParameters]] = starting_mixture,
+) -> Finding[Run]:
     """EM of incomplete rows from a start on filled ones, those of `shard`, or from a search on several of them."""
     limits = rows.limits(options.reg_covar)
-    begin = partial(starting_mixture, options=replace(options, limits=limits), how=how)
+    begin = partial(start, options=replace(options, limits=limits), how=how)
     if how.searches and how.n_components > 1 and options.max_iter > 0:
-        start = yield from search_start(rows, shard, how.n_components, begin, options, limits, how.random_state)
+        found = yield from search_start(rows, shard, how.n_components, begin, options, limits, how.random_state)
     else:
-        start = yield from begin(shard)
-    return Run(em_by(rows.expect, start, replace(options, tol=TOL_SHARE * options.tol), limits), start)
+        found = yield from begin(shard)
+    return Run(em_by(rows.expect, found, replace(options, tol=TOL_SHARE * options.tol), limits), found)
 
 
 def search_start(

@@ -22,6 +22,7 @@ from globular.algorithms.mixtures.starts import StartOptions, starting_mixture
 from globular.algorithms.steps import Finding
 from globular.model.gaussian import GaussianParameters
 from globular.model.noise import Noise
+from globular.model.statistics import F64
 from globular.seam.answers import Nearest
 from globular.seam.passes import Extremes, Index
 from globular.seam.shard import Shard, answer
@@ -33,11 +34,14 @@ SHARES = (0.01, 0.5)
 
 
 def noisy_mixture(
-    shard: Shard, options: EMOptions, how: StartOptions, weight: float | None
+    shard: Shard, options: EMOptions, how: StartOptions, weight: float | None, extremes: F64 | None = None
 ) -> Finding[GaussianParameters]:
-    """A mixture with noise to begin EM with; `weight` is that of the noise of the fit that this one continues."""
+    """A mixture with noise to begin EM with; `weight` is that of the noise of the fit that this one continues.
+
+    `extremes` of the columns are those of the rows, unless these were filled in.
+    """
     limits = covariance_limits(shard, options)
-    noise = Noise.around(shard.run(Extremes()), limits, SHARES[0])
+    noise = Noise.around(shard.run(Extremes()) if extremes is None else extremes, limits, SHARES[0])
     begin = partial(starting_mixture, options=replace(options, limits=limits), how=how)
     if how.given.continues and weight is not None:
         return with_noise((yield from begin(shard)), noise.of_weight(weight))

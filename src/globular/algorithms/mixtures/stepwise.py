@@ -8,7 +8,10 @@ knew little. With a smaller κ they are forgotten in time: of batches of equal s
 ½ < κ ≤ 1 still goes to zero slowly enough to converge. A batch that holds all the weight there is makes an EM step.
 
 Statistics need no memory of their own: a mixture and the weight of its components are statistics about their own means,
-up to `reg_covar`, which is taken off the covariances before and added again by the M-step.
+up to `reg_covar`, which is taken off the covariances before and added again by the M-step. In mixtures of exponential
+families it is the pseudo-rows of the prior that are taken off the means.
+
+To forget at a steady rate δ, rows weigh less with every batch: W ← (1 − δ^{1/κ}) W + w ends at w δ^{−1/κ}, where η = δ.
 
 [Cappé and Moulines 2009; Liang and Klein 2009]
 """
@@ -16,27 +19,31 @@ up to `reg_covar`, which is taken off the covariances before and added again by 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from globular.algorithms.mixtures.em import EMOptions
 from globular.algorithms.mixtures.probing import find_members
 from globular.model.covariances import CovarianceLimits
+from globular.model.exponential import PseudoRows
+from globular.model.exponential.family import LinearStatistics
 from globular.model.gaussian import GaussianParameters, m_step
 from globular.model.statistics import F64, ColumnMoments, SoftStatistics
 from globular.seam.among import Probe
-from globular.seam.mixture_passes import Expect
+from globular.seam.mixture_passes import Expect, ExpectLinear
 from globular.seam.shard import Shard
 
 KAPPA = 0.7
-"""κ, how slowly the past is forgotten."""
+"""κ, how slowly the past is forgotten; smaller = faster."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Learned:
     """A mixture, and the rows that it has learned from."""
 
-    mixture: GaussianParameters
+    mixture: Any
+    """Of Gaussians, or of an exponential family."""
     counts: F64
     """Σ w q of every component, (C,), over all rows so far; all 0 of a mixture that no rows stand behind."""
 
@@ -44,6 +51,18 @@ class Learned:
     def total_weight(self) -> float:
         """The weight of the rows."""
         return float(self.counts.sum())
+
+    def faded(self, decay: float) -> Learned:
+        """The same with rows that weigh less, so that in the end each of many equal batches has this share."""
+        return Learned(self.mixture, self.counts * (1.0 - decay ** (1.0 / KAPPA)))
+
+    def kept(self, weight: float, kappa: float) -> float:
+        """What a row counts beside the rows of a new batch of this weight; 0 without rows."""
+        total = self.total_weight
+        if total == 0:
+            return 0.0
+        rate = (weight / (total + weight)) ** kappa
+        return weight * (1.0 - rate) / (rate * total)
 
     def column_moments(self) -> ColumnMoments:
         """Those of the rows, as far as the mixture knows them."""
@@ -58,7 +77,14 @@ class Learned:
         kind, D = self.mixture.family.scatter, self.mixture.n_features
         reg_covar = limits.reg_covar if kind.entry(D) else np.mean(limits.reg_covar)
         added = kind.diagonal(np.broadcast_to(reg_covar, D))
-        return kind.moments(self.mixture.each(self.mixture.covariances) - added, self.counts, D)
+        return np.asarray(kind.moments(self.mixture.each(self.mixture.covariances) - added, self.counts, D))
+
+    def sums(self, smoothing: float) -> F64:
+        """Σ w q x of every component of an exponential family, (C, D): its means without the pseudo-rows of the fit."""
+        total, weight = self.total_weight, smoothing * self.total_weight / len(self.counts)
+        both = self.mixture.row_means * (self.counts + weight)[:, None]
+        sums = both - weight * self.mixture.prior_mean(both.sum(axis=0) / (total * (1.0 + smoothing)))
+        return sums if self.mixture.unit_rows else np.maximum(sums, 0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,18 +117,35 @@ def one_batch(
     here = ColumnMoments(((found.total_weight, *moments),))
     together = here if total == 0 else before.column_moments() + here
     limits = CovarianceLimits.for_data(options.reg_covar, together.mean, together.variance, options.relative_floor)
-    statistics, keep = found, 0.0
+    statistics = found
     if total > 0:
-        rate = (found.total_weight / (total + found.total_weight)) ** kappa
-        keep = found.total_weight * (1.0 - rate) / (rate * total)
+        keep = before.kept(found.total_weight, kappa)
         statistics = SoftStatistics(
             keep * before.counts + found.counts, found.sums, keep * before.scatter(limits) + found.scatter,
             found.log_likelihood, keep * total + found.total_weight, found.n_distances,
         )  # fmt: skip
     mixture = m_step(before.mixture, statistics, limits, learned_weights=options.learned_weights)
-    unit = (total + found.total_weight) / float(statistics.counts.sum())
+    return _result(before, mixture, statistics.counts, found)
+
+
+def one_linear_batch(
+    shard: Shard, before: Learned, smoothing: float, kappa: float = KAPPA, *, learned_weights: bool = True
+) -> StepwiseResult:
+    """The same of an exponential family; the log-likelihood lacks the base measure."""
+    found = shard.run(ExpectLinear(before.mixture.linear))
+    counts, sums, keep = found.counts, found.sums, before.kept(found.total_weight, kappa)
+    if keep > 0:
+        counts, sums = counts + keep * before.counts, sums + keep * before.sums(smoothing)
+    total, family = found.total_weight + keep * before.total_weight, type(before.mixture)
+    prior = PseudoRows(smoothing * total / len(counts), family.prior_mean(sums.sum(axis=0) / total))
+    return _result(before, prior.m_step(family, counts, sums, learned_weights=learned_weights), counts, found)
+
+
+def _result(before: Learned, mixture: Any, counts: F64, found: SoftStatistics | LinearStatistics) -> StepwiseResult:
+    """After a batch; counts are scaled to the weight of all rows."""
+    unit = (before.total_weight + found.total_weight) / float(counts.sum())
     bound = found.log_likelihood / found.total_weight
-    return StepwiseResult(Learned(mixture, statistics.counts * unit), bound, found.n_distances)
+    return StepwiseResult(Learned(mixture, counts * unit), bound, found.n_distances)
 
 
 def _expect(shard: Shard, mixture: GaussianParameters, among: BatchCandidates | None) -> SoftStatistics:

@@ -146,6 +146,10 @@ class Directions(ExponentialMixture):
     def log_normalisers(self) -> F64:
         return log_normalisers(self.concentrations, self.n_features)
 
+    @property
+    def row_means(self) -> F64:
+        return bessel_ratio(0.5 * self.n_features - 1.0, self.concentrations)[:, None] * self.means
+
     @classmethod
     def prior_mean(cls, mean: F64) -> F64:
         """That of all rows, but never of unit length, which it has where all rows are the same."""

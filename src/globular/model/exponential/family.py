@@ -121,6 +121,11 @@ class ExponentialMixture(Components, ABC):
         """n rows of a component."""
 
     @property
+    def row_means(self) -> F64:
+        """E[x | c], (C, D)."""
+        return self.means
+
+    @property
     def arrays(self) -> dict[str, F64]:
         """The parameters by the names that users know them by, without the underscore."""
         return {"weights": self.weights, "means": self.means}

@@ -73,6 +73,22 @@ def test_limits_hold_where_choices_are_few(limit: tuple[int, int], choices: int,
     assert found.error <= (1.01 if choices == 30 else 1.6) * best  # the centres have moved since
 
 
+@pytest.mark.parametrize("unit", [False, True])
+def test_centres_move_to_groups_that_have_too_few(unit: bool) -> None:
+    rng = np.random.default_rng(0)
+    groups = 20.0 * rng.normal(size=(30, 16))
+    rows = groups[np.repeat(np.arange(30), 100)] + rng.normal(size=(3000, 16))
+    if unit:
+        rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+    shares = np.concatenate([np.full(15, 1), np.full(15, 3)])  # centres of each group; two would do
+    first = np.concatenate([rows[100 * g : 100 * g + n] for g, n in enumerate(shares)])
+    shard = CpuShard(rows, unit_rows=unit)
+    found = keep_limits(shard, first, 0, 60, unit=unit)
+    assert np.bincount(shard.labels).max() <= 60
+    at_home = np.square(rows - np.repeat([rows[100 * g : 100 * g + 100].mean(axis=0) for g in range(30)], 100, axis=0))
+    assert found.error < at_home.sum()  # no row has to go to another group
+
+
 def test_limits_hold_where_clusters_have_few_edges(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernels, "MOST_EDGES", 2)
     sizes = KMeans(30, min_cluster_size=18, max_cluster_size=21, random_state=0).fit(X).cluster_sizes_

@@ -2,19 +2,26 @@
 
 Rows choose among the centres close to their closest one (`Nearest` with a graph of the centres). `Transport` puts them
 where they cost least together, which is exact for these choices; sizes count rows, costs are w d². Where the limits
-cannot be met so, the rows that are left over go beyond their choices, those that lose least first. The error falls from
-round to round, or the rounds end.
+cannot be met so, the rows that are left over go beyond their choices, those that lose least first.
+
+A group of rows with too few centres sends some far away, which means do not mend. So centres move, too: to rows that
+were sent away, from where one is hardly missed because the two closest to it have room for its rows. First they do so
+without transport, as if rows without room went to their second choice. The error falls from round to round, or the
+rounds end.
 """
 
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from globular.algorithms.kmeans.cells import EXACT_UP_TO, draw_cells, graph_by_cells
 from globular.algorithms.kmeans.centers import update_centers
+from globular.algorithms.kmeans.swaps import cost_of_joining, matched_swaps
+from globular.model.graph import Graph
 from globular.model.statistics import F64
 from globular.seam.answers import Nearest, Own
 from globular.seam.center_passes import Transport
@@ -27,8 +34,9 @@ in hundreds of columns, and 20 bytes each."""
 GRAPH, ALL_AMONG = 32, 256
 """Centres close to a centre, among which its rows choose, and the number of centres up to which they choose among all;
 larger = more distances."""
-MOST_ROUNDS, LEAST_GAIN = 10, 3e-3
-"""Rounds, and the share of the error that one has to gain; otherwise it is the last."""
+MOST_ROUNDS, LEAST_GAIN, LEAST_MOVED = 10, 3e-3, 1e-2
+"""Rounds before transport, and with it; the share of the error that one has to gain, or of the centres that have to
+move. Otherwise it is the last. More rounds, or smaller shares = less error."""
 
 
 def bytes_of_choices(n_rows: int, n_clusters: int) -> int:
@@ -63,15 +71,18 @@ def keep_limits(
     """Rounds of assignments and means; the rows are left with the labels, which keep the limits."""
     started, everyone = time.perf_counter(), np.arange(shard.n_rows)
     weights = np.asarray(shard.take(everyone, "weights"), dtype=np.float64)
-    closest, prices, best_error, n_distances = np.asarray(shard.labels).copy(), np.zeros(len(centers)), np.inf, 0
-    if closest.min() < 0:
+    if np.asarray(shard.labels).min() < 0:
         shard.run(Assign(centers, want="labels"))
-        closest = np.asarray(shard.labels).copy()
-    best, labels = centers, closest
+    closest, n_distances, prices, best_error = np.asarray(shard.labels).copy(), 0, np.zeros(len(centers)), np.inf
+    best, labels, may_swap = centers, closest, True
+    if len(centers) > 2 and most < shard.n_rows:
+        centers, closest, n_distances = _spread(shard, centers, closest, weights, most, unit=unit)
+    n = n_choices(shard.n_rows, len(centers))
     for _ in range(MOST_ROUNDS):
-        near, squares = _choices(shard, centers, closest)
+        near, squares, graph = _choices(shard, centers, closest, n)
+        costs = squares * weights[:, None]
         closest, n_distances = near[:, 0].copy(), n_distances + len(near) * n_asked(len(centers))
-        found, prices = _assigned(shard, centers, near, squares * weights[:, None], prices, (least, most))
+        found, own, prices = _assigned(shard, centers, near, costs, prices, (least, most))
         shard.run(TakeLabels(found))
         sums = shard.run(SumByLabel(len(centers)))
         means = np.asarray(update_centers(shard, sums, centers, unit=unit, relocate=False).centers)
@@ -79,27 +90,94 @@ def keep_limits(
         gain = best_error - error
         if gain > 0:
             best, labels, best_error = means, found, error
-        if gain <= LEAST_GAIN * error or time.perf_counter() - started > seconds_left:
+        centers, n_moved = means, 0
+        if may_swap and gain > 0:
+            sent = found, closest, own - costs[:, 0]
+            centers, closest, n_moved = _swapped(shard, means, graph, sent, most, unit=unit)
+        elif may_swap:  # centres that moved did not pay
+            centers, closest, may_swap, gain = best, labels, False, np.inf
+        is_settled = gain <= LEAST_GAIN * error and n_moved <= LEAST_MOVED * len(centers)
+        if is_settled or time.perf_counter() - started > seconds_left:
             break
-        centers = means
     shard.run(TakeLabels(labels))
     return Limited(best, best_error, n_distances)
 
 
-def _choices(shard: Shard, centers: F64, closest: Labels) -> tuple[Labels, F64]:
-    """For every row the closest centres and their squared distances."""
-    C, n = len(centers), n_choices(shard.n_rows, len(centers))
+def _spread(
+    shard: Shard, centers: F64, closest: Labels, weights: F64, most: int, *, unit: bool
+) -> tuple[F64, Labels, int]:
+    """Centres moved to where clusters have no room, as if rows went to their second choice; distances looked at."""
+    n_distances = 0
+    for _ in range(MOST_ROUNDS):
+        near, squares, graph = _choices(shard, centers, closest, 2)
+        sent = _overflowing(near, squares * weights[:, None], most)
+        shard.run(TakeLabels(sent[0]))
+        centers, closest, n_moved = _swapped(shard, centers, graph, sent, most, unit=unit)
+        n_distances += len(near) * n_asked(len(centers))
+        if n_moved <= LEAST_MOVED * len(centers):
+            break
+    return centers, closest, n_distances
+
+
+def _overflowing(near: Labels, costs: F64, most: int) -> tuple[Labels, Labels, F64]:
+    """Labels with second choices for rows that a cluster has no room for; the first choices, and what rows lose."""
+    closest, losses = near[:, 0], costs[:, 1] - costs[:, 0]
+    order = np.lexsort((-losses, closest))
+    sizes = np.bincount(closest)
+    place = np.arange(len(order)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    away = order[place >= most]
+    labels, lost = closest.copy(), np.zeros(len(closest))
+    labels[away], lost[away] = near[away, 1], losses[away]
+    return labels, closest.copy(), lost
+
+
+def _swapped(
+    shard: Shard, means: F64, graph: Graph, sent: tuple[Labels, Labels, F64], most: int, *, unit: bool
+) -> tuple[F64, Labels, int]:
+    """Centres, some of them moved to rows that were sent away; centres close to the rows; and how many have moved.
+
+    `sent` are the labels, the closest centres, and what each row lost. The other centres go back to the means of the
+    rows that stayed.
+    """
+    labels, closest, lost = sent
+    C, stays = len(means), labels == closest
+    if graph.shape[1] < 3:
+        return means, closest, 0
+
+    def means_of(some: NDArray[np.bool_], numbers: Labels) -> tuple[F64, F64]:
+        shard.run(TakeLabels(np.where(some, numbers, C).astype(np.int32)))
+        found = shard.run(SumByLabel(C + 1))
+        part = replace(found, sums=found.sums[:C], counts=found.counts[:C])
+        return np.asarray(update_centers(shard, part, means, unit=unit, relocate=False).centers), part.counts
+
+    (at_home, counts), (away, n_away) = means_of(stays, labels), means_of(~stays, closest)
+    shard.run(TakeLabels(labels))
+    others, sizes = graph[:, 1:3], np.bincount(labels, minlength=C)
+    losses = cost_of_joining(counts, at_home, counts[others[:, 0]], at_home[others[:, 0]])
+    losses[sizes + sizes[others].sum(axis=1) > 2 * most] = np.inf
+    gains = np.where(n_away > 0, np.bincount(closest, lost, C), 0.0)
+    names, seats = matched_swaps(losses, others[:, 0], gains, np.arange(C, dtype=np.int32), safety=1.0)
+    split = np.flatnonzero(seats >= 0)
+    if len(split) == 0:
+        return means, closest, 0
+    at_home[seats[split]] = away[split]
+    return at_home, names[closest], len(split)
+
+
+def _choices(shard: Shard, centers: F64, closest: Labels, n: int) -> tuple[Labels, F64, Graph]:
+    """For every row its n closest centres and their squared distances, and for every centre the closest others."""
+    C = len(centers)
     cells = draw_cells(shard, centers, np.random.default_rng(0)) if C > EXACT_UP_TO else None
     shard.run(TakeLabels(closest))
-    graph = graph_by_cells(shard, centers, cells, GRAPH) if C > ALL_AMONG else None
-    found = answer(shard, Nearest(centers, n, graph), "nearest")
-    return found["center"].copy(), found["square"].copy()
+    graph = graph_by_cells(shard, centers, cells, GRAPH)
+    found = answer(shard, Nearest(centers, n, graph if C > ALL_AMONG else None), "nearest")
+    return found["center"].copy(), found["square"].copy(), graph
 
 
 def _assigned(
     shard: Shard, centers: F64, near: Labels, costs: F64, prices: F64, limits: tuple[int, int]
-) -> tuple[Labels, F64]:
-    """Labels that keep the limits, and the prices that led to them."""
+) -> tuple[Labels, F64, F64]:
+    """Labels that keep the limits, what rows cost so, and the prices that led to them."""
     none = np.zeros_like(prices)
     prices = min(prices, none, key=lambda start: _violation(near, costs, start, limits))
     found = shard.local(centers).run(Transport(near, costs, prices, *limits))
@@ -108,7 +186,7 @@ def _assigned(
     for is_most in (True, False):
         while _move_beyond(shard, centers, labels, own, limits, is_most):
             pass
-    return labels, found.prices
+    return labels, own, found.prices
 
 
 def _violation(near: Labels, costs: F64, prices: F64, limits: tuple[int, int]) -> int:

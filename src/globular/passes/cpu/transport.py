@@ -32,6 +32,8 @@ KEPT_SHARE, KEPT = 8, (2, 64)
 ROUNDS, DAMPING = 120, 1.0
 """Rounds of guesses at prices before rows are moved one by one, and the share of a step that is taken; larger = fewer
 rows are left to move, until guesses begin to swing."""
+PATIENCE = 8
+"""Rounds without fewer rows to move, after which guesses end; larger = more guesses."""
 
 
 class Flow(NamedTuple):
@@ -289,7 +291,7 @@ def guess_prices(
     A row leaves where the price rises by more than its regret, what its second best cluster costs it more. Of n rows of
     mean regret r about n Δ / r leave for a rise of Δ.
     """
-    C, fewest = prices.shape[0], np.inf
+    C, fewest, in_vain = prices.shape[0], np.inf, 0
     for c in range(C):
         trial[c] = prices[c]
     for _ in range(ROUNDS + 1):
@@ -311,10 +313,13 @@ def guess_prices(
             mean += regrets[c] / near.shape[0]
             missed += max(0.0, sizes[c] - (least if trial[c] < 0 else most))
             missed += max(0.0, (most if trial[c] > 0 else least) - sizes[c])
+        in_vain += 1
         if missed < fewest:
-            fewest = missed
+            fewest, in_vain = missed, 0
             for c in range(C):
                 prices[c] = trial[c]
+        if fewest == 0.0 or in_vain == PATIENCE:
+            break
         for c in range(C):
             n, before = sizes[c], trial[c]
             target = min(max(n, most if before > 0 else least), least if before < 0 else most)

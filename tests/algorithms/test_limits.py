@@ -89,6 +89,15 @@ def test_centres_move_to_groups_that_have_too_few(unit: bool) -> None:
     assert found.error < at_home.sum()  # no row has to go to another group
 
 
+def test_no_cluster_runs_empty() -> None:
+    rng = np.random.default_rng(0)
+    rows = (2.0 * rng.normal(size=(60, 50))[rng.integers(60, size=4000)] + rng.normal(size=(4000, 50))).astype(
+        np.float32
+    )
+    for seed in range(3):
+        assert KMeans(100, max_cluster_size=48, random_state=seed).fit(rows).cluster_sizes_.min() > 0
+
+
 def test_limits_hold_where_clusters_have_few_edges(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernels, "MOST_EDGES", 2)
     sizes = KMeans(30, min_cluster_size=18, max_cluster_size=21, random_state=0).fit(X).cluster_sizes_

@@ -236,7 +236,8 @@ class KMeans(CentroidEstimator):
 
     def _keep_limits(self, data: Input, seconds_left: float) -> int:
         """Put rows into clusters within the limits of size, and centres at their means; returns the distances."""
-        least, most = self.min_cluster_size or 0, self.max_cluster_size or data.n_rows
+        filled = int(data.shard.n_rows >= self.n_clusters)  # no cluster runs empty
+        least, most = max(self.min_cluster_size or 0, filled), self.max_cluster_size or data.n_rows
         found = keep_limits(
             data.shard, self._centers(), least, most, unit=self.metric == "cosine", seconds_left=seconds_left
         )

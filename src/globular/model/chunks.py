@@ -42,7 +42,7 @@ class Chunks:
     @classmethod
     def of_rows(cls, rows: F64, weights: F64, kind: ScatterKind) -> Chunks:
         """Every row by itself."""
-        return cls(weights, rows, np.empty((len(rows), 0)), kind)
+        return cls(weights, rows, np.empty((len(weights), 0)), kind)
 
     @classmethod
     def join(cls, parts: list[Chunks]) -> Chunks:

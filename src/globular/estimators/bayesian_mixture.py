@@ -10,15 +10,8 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from globular.algorithms.mixtures.bayesian import bayesian_em
-from globular.algorithms.mixtures.em import (
-    EMOptions,
-    cold_mixture,
-    covariance_limits,
-    one_gaussian,
-    start_at_random,
-    variance_within,
-)
-from globular.algorithms.mixtures.starts import MEANS_METHODS, MIXTURE_STARTS, StartOptions
+from globular.algorithms.mixtures.em import EMOptions, covariance_limits, one_gaussian
+from globular.algorithms.mixtures.starts import MIXTURE_STARTS, StartOptions, starting_mixture
 from globular.algorithms.steps import Finding, Run, result_of
 from globular.estimators.checks import checked_floats, rows_to_draw
 from globular.estimators.conditional import ConditionalMixture
@@ -54,7 +47,7 @@ class BayesianGaussianMixture(ConditionalMixture):
     max_iter : int, default=100
     {n_runs}
     init_params : {"kmeans", "k-means++", "random", "random_from_data"}, default="kmeans"
-        How to find starting means; every row begins with the closest. "random" begins near the mean of all rows.
+        How to find a start, as in :class:`GaussianMixture`.
     weight_concentration_prior_type : {"dirichlet_process", "dirichlet_distribution"}, default="dirichlet_process"
     weight_concentration_prior : float or None, default=None
         γ, larger = more components; None is 1 / n_components.
@@ -73,8 +66,8 @@ class BayesianGaussianMixture(ConditionalMixture):
 
     Attributes
     ----------
-    weights_, means_, covariances_, precisions_, precisions_cholesky_, converged_, n_iter_, labels_, history_, stopped_, \
-n_distances_
+    weights_, means_, covariances_, precisions_, precisions_cholesky_, labels_, converged_, n_iter_, stopped_, \
+history_, n_distances_
         As in :class:`GaussianMixture`.
     lower_bound_, lower_bounds_ : float, list of float
         Lower bound of the log-evidence of all rows, up to constants: of the best run, of each of its iterations.
@@ -163,12 +156,7 @@ n_distances_
             start = self._posterior()
         else:
             how, options = StartOptions(C, self.init_params, given, random_state), EMOptions(reg_covar=self.reg_covar)
-            if self.init_params == "random":
-                mixture = start_at_random(shard, C, self.covariance_type, options, random_state)
-            else:
-                means = result_of(MEANS_METHODS[self.init_params](shard, C, how.rng()))
-                within, limits = variance_within(shard, means), covariance_limits(shard, options)
-                mixture = cold_mixture(means, within, self.covariance_type, limits)
+            mixture = result_of(starting_mixture(shard, options, how))
             start = prior.update(ObservedMoments.from_pass(mixture, shard.run(Expect(mixture))))
         return Run(bayesian_em(shard, start, prior, self.max_iter, self.tol, given.bound), start)
 

@@ -224,11 +224,11 @@ class InfiniteEstimator(MixtureEstimator):
         return GivenStart(self.covariance_type, means=means)
 
     def _last_fit(self, data: Input) -> GivenStart:
-        (T, D), most = self.means_.shape, self._largest(data)
-        if D != data.n_columns or T > most or (T < most and self.truncation == "fixed"):
+        T, most = len(self.means_), self._largest(data)
+        if self.means_.shape[1] != data.n_columns or most < T or (most > T and self.truncation == "fixed"):
             raise ValueError(
-                f"warm_start: the last fit had means of shape {(T, D)}, this one has {data.n_columns} columns and "
-                f"max_components={most}; set warm_start=False to begin anew"
+                f"warm_start: the last fit had means of shape {self.means_.shape}, this has {data.n_columns} columns "
+                f"and max_components={most}; set warm_start=False to begin anew"
             )
         return GivenStart(self.covariance_type, means=self.means_, continues=True)
 

@@ -15,7 +15,7 @@ from scipy.special import betaln, digamma, gammaln
 
 from globular.lazy import cached_property
 from globular.model.covariances import FAMILIES
-from globular.model.dirichlet import Sticks, StickPrior
+from globular.model.dirichlet import StickPrior, Sticks
 from globular.model.observations import ExpectedMixture, ObservedMoments
 from globular.model.statistics import F64
 

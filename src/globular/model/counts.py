@@ -68,7 +68,6 @@ class CountsPosterior(Posterior):
             found[:, c] = coefficients + of_columns + gammaln(a.sum()) - gammaln(a.sum() + totals)
         return found
 
-
     def _log_predictive_sparse(self, rows: Any) -> F64:
         (n, _), x, columns = rows.shape, rows.data.astype(np.float64), rows.indices
         row_of, totals = np.repeat(np.arange(n), np.diff(rows.indptr)), rows.sum(axis=1, dtype=np.float64)

@@ -108,7 +108,8 @@ class RowData:
         return self._shares(claims, 0 if remembered else self.shard.n_rows * mixture.n_components)
 
     def _shares(self, claims: Claims, n_distances: int, *, refined: bool = False) -> Shares:
-        return Shares(self.shard.local(np.empty((0, self.shard.n_columns))), claims.chunks, claims.starts, n_distances, refined)
+        local = self.shard.local(np.empty((0, self.shard.n_columns)))
+        return Shares(local, claims.chunks, claims.starts, n_distances, refined)
 
     def parts(self, value: NodeValue, gain: float) -> Chunks | None:
         """The partition of the data that is worth most, see `Shard.best_nodes`; None if there is no tree."""

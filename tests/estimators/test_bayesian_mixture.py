@@ -24,8 +24,8 @@ PRIORS: list[dict[str, Any]] = [
 
 def as_theirs(model: BayesianGaussianMixture) -> Any:
     """scikit-learn's model as if it had ended where ours has."""
-    given = {name: value for name, value in model.get_params().items() if name not in ("max_time", "callbacks", "n_threads")}
-    theirs = sklearn.mixture.BayesianGaussianMixture(**given)
+    theirs = sklearn.mixture.BayesianGaussianMixture()
+    theirs.set_params(**{name: getattr(model, name) for name in theirs.get_params()})
     for name in (*STATE, "precisions_cholesky_", "lower_bound_"):
         setattr(theirs, name, getattr(model, name))
     theirs.converged_ = False

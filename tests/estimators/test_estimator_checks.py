@@ -19,7 +19,8 @@ import globular
 from globular import (  # isort: skip
     BayesianGaussianMixture, BernoulliMixture, ChunkyGaussianMixture, GaussianMixture, HierarchicalKMeans,
     InfiniteGaussianMixture, InfiniteMultinomialMixture, KMeans, LowRankGaussianMixture,
-    NestedMiniBatchKMeans, PoissonMixture, ProductKMeans, ResidualKMeans, VariationalGaussianMixture, VariationalKMeans, VonMisesFisherMixture,
+    NestedMiniBatchKMeans, PoissonMixture, ProductKMeans, ResidualKMeans, VariationalGaussianMixture,
+    VariationalKMeans, VonMisesFisherMixture,
 )  # fmt: skip
 
 # some checks ask for eight clusters of four distinct rows, and are told so

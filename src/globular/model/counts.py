@@ -56,7 +56,7 @@ class CountsPosterior(Posterior):
         a = self.prior.a
         return gammaln(a.sum()) - gammaln(a).sum() - gammaln(self.a.sum(axis=1)) + gammaln(self.a).sum(axis=1)
 
-    def log_predictive(self, rows: F64) -> F64:
+    def log_predictive(self, rows: Any) -> F64:
         """Dirichlet–multinomial, of dense or of sparse rows."""
         if not isinstance(rows, np.ndarray):
             return self._log_predictive_sparse(rows)

@@ -43,7 +43,7 @@ def _squared(shard: CpuShard, kind: ScatterKind) -> CSRRows:
     """The rows with what second moments of this kind are sums of; kept for the next pass."""
     kept = shard.recall(Squared)
     if kept is None or kept.kind is not kind:
-        X = shard.rows.block(0, shard.n_rows).astype(np.float64)
+        X: Any = shard.rows.block(0, shard.n_rows).astype(np.float64)
         squares = X.power(2)
         if kind.width(shard.n_columns) == 1:
             squares = sparse.csr_array(squares.sum(axis=1)[:, None])
@@ -104,7 +104,6 @@ def answer_rows(shard: CpuShard, work: Answer) -> list[Any]:
 def expect_sparse_shares(shard: CpuShard, work: ExpectShares) -> WithinStatistics:
     """Every mixture on the sparse rows of its shares."""
     rows, weights, starts = work.chunks.means, work.chunks.weights, work.starts
-    assert isinstance(rows, CSRRows)
 
     def of(seen: Any, components: slice) -> SoftStatistics:
         index = np.concatenate([np.arange(starts[s], starts[s + 1]) for s in seen])

@@ -38,27 +38,19 @@ class BayesianGaussianMixture(ConditionalMixture):
 
     Parameters
     ----------
-    n_components : int, default=1
+    n_components, max_iter, n_init, init_params
+        As in :class:`GaussianMixture`.
     covariance_type : {"full", "tied", "diag", "spherical"}, default="full"
     tol : float, default=1e-3
         Stop when the lower bound of all rows together changes by less.
     reg_covar : float or "auto", default=1e-6
         Added to the variances; "auto" as in :class:`GaussianMixture`.
-    max_iter : int, default=100
-    {n_runs}
-    init_params : {"kmeans", "k-means++", "random", "random_from_data"}, default="kmeans"
-        How to find a start, as in :class:`GaussianMixture`.
     weight_concentration_prior_type : {"dirichlet_process", "dirichlet_distribution"}, default="dirichlet_process"
-    weight_concentration_prior : float or None, default=None
-        γ, larger = more components; None is 1 / n_components.
-    mean_precision_prior : float or None, default=None
-        Rows that the knowledge of `mean_prior` is worth; None is 1.
-    mean_prior : array of shape (n_features,) or None, default=None
-        None is the mean of X.
-    degrees_of_freedom_prior : float or None, default=None
-        More than n_features - 1; None is n_features.
-    covariance_prior : float, array or None, default=None
-        In the shape of one covariance; None is that of X.
+    weight_concentration_prior, mean_precision_prior, degrees_of_freedom_prior : float or None, default=None
+        γ, larger = more components; rows that the knowledge of `mean_prior` is worth; more than n_features - 1. None is
+        1 / n_components, 1 and n_features.
+    mean_prior, covariance_prior : array or None, default=None
+        (n_features,), and one covariance of this type; None are those of X.
     {random_state, warm_start, verbose}
     verbose_interval : int, default=10
         Not used: the progress bar knows when to be drawn.
@@ -113,10 +105,11 @@ history_, n_distances_
         "max_iter": [FROM_ONE],
         "init_params": [one_of(*MIXTURE_STARTS)],
         "weight_concentration_prior_type": [one_of("dirichlet_process", "dirichlet_distribution")],
-        "weight_concentration_prior": [None, POSITIVE],
-        "mean_precision_prior": [None, POSITIVE],
+        **{
+            f"{name}_prior": [None, POSITIVE]
+            for name in ("weight_concentration", "mean_precision", "degrees_of_freedom")
+        },
         "mean_prior": [None, "array-like"],
-        "degrees_of_freedom_prior": [None, POSITIVE],
         "covariance_prior": [None, POSITIVE, "array-like"],
     }
     _weights_are_counts = True
@@ -125,8 +118,7 @@ history_, n_distances_
         """The prior that the parameters ask for, which is published."""
         shard, D, W = data.shard, data.n_columns, data.shard.total_weight
         family, limits = FAMILIES[self.covariance_type], covariance_limits(shard, EMOptions(reg_covar=self.reg_covar))
-        kind = family.scatter
-        nu = D if self.degrees_of_freedom_prior is None else self.degrees_of_freedom_prior
+        nu, kind = self.degrees_of_freedom_prior or D, family.scatter
         if nu <= D - 1:
             raise ValueError(
                 f"The parameter 'degrees_of_freedom_prior' should be greater than {D - 1}, but got {nu:.3f}."
@@ -140,14 +132,12 @@ history_, n_distances_
             if not family.is_positive(S):
                 raise ValueError(f"covariance_prior must be {family.requirement}")
         m = one.means[0] if self.mean_prior is None else checked_shape(self.mean_prior, (D,), "mean_prior", "means")
-        gamma, beta = self.weight_concentration_prior, self.mean_precision_prior
-        self.weight_concentration_prior_ = 1.0 / self.n_components if gamma is None else gamma
-        self.mean_precision_prior_ = 1.0 if beta is None else beta
-        self.mean_prior_, self.degrees_of_freedom_prior_, self.covariance_prior_ = m, nu, S
+        gamma, beta = self.weight_concentration_prior or 1.0 / self.n_components, self.mean_precision_prior or 1.0
+        self.weight_concentration_prior_, self.mean_precision_prior_, self.mean_prior_ = gamma, beta, m
+        self.degrees_of_freedom_prior_, self.covariance_prior_ = nu, S
         added = kind.diagonal(np.broadcast_to(limits.reg_covar, D))
         process = self.weight_concentration_prior_type == "dirichlet_process"
-        weights, means = self.weight_concentration_prior_, self.mean_precision_prior_
-        return BayesianPrior(process, weights, means, m, nu, S, added, self.covariance_type)
+        return BayesianPrior(process, gamma, beta, m, nu, S, added, self.covariance_type)
 
     def _start(self, data: Input, given: GivenStart, random_state: np.random.RandomState) -> Finding[Run]:
         yield from ()  # means alone are not a posterior
@@ -177,13 +167,12 @@ history_, n_distances_
     def _posterior(self) -> BayesianPosterior:
         """The posterior that the attributes hold."""
         m = checked_floats(self.means_, "means_", (None, self.n_features_in_))
-        (C, _), family = m.shape, FAMILIES[self.covariance_type]
-        a = np.asarray(self.weight_concentration_)
+        (C, D), family, a = m.shape, FAMILIES[self.covariance_type], np.asarray(self.weight_concentration_)
         return BayesianPosterior(
             checked_floats(a, "weight_concentration_", (*a.shape[:-1][:1], C), positive=True),
             checked_floats(self.mean_precision_, "mean_precision_", (C,), positive=True), m,
             checked_floats(self.degrees_of_freedom_, "degrees_of_freedom_", () if family.tied else (C,), positive=True),
-            checked_floats(self.covariances_, "covariances_", family.shape(*m.shape)), self.covariance_type,
+            checked_floats(self.covariances_, "covariances_", family.shape(C, D)), self.covariance_type,
         )  # fmt: skip
 
     def _mixture(self) -> GaussianParameters:

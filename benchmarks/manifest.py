@@ -47,6 +47,7 @@ FITS: dict[str, list[tuple[dict[str, Any], int]]] = {
     ],
     "ChunkyGaussianMixture": [({"n_components": 8}, 20_000)],
     "LowRankGaussianMixture": [({"n_components": 100, "n_factors": 2, "max_iter": 5}, 20_000)],
+    "BayesianGaussianMixture": [({"n_components": 8, "max_iter": 5}, 20_000)],
     "InfiniteGaussianMixture": [({}, 20_000)],
     "VonMisesFisherMixture": [({"n_components": 8, "max_iter": 5}, 20_000)],
     "PoissonMixture": [({"n_components": 8, "max_iter": 5}, 20_000)],

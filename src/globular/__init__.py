@@ -18,6 +18,7 @@ from globular._version import __version__
 
 if TYPE_CHECKING:
     from globular import callbacks, coresets, datasets, export, io, plotting, report, seeding
+    from globular.estimators.bayesian_mixture import BayesianGaussianMixture
     from globular.estimators.chunky_mixture import ChunkyGaussianMixture
     from globular.estimators.families import BernoulliMixture, PoissonMixture, VonMisesFisherMixture
     from globular.estimators.hierarchical import HierarchicalKMeans
@@ -46,6 +47,7 @@ _NAMES = {
     "estimators.mixture": "GaussianMixture",
     "estimators.variational_mixture": "VariationalGaussianMixture",
     "estimators.chunky_mixture": "ChunkyGaussianMixture",
+    "estimators.bayesian_mixture": "BayesianGaussianMixture",
     "estimators.low_rank_mixture": "LowRankGaussianMixture",
     "estimators.infinite_mixture": "InfiniteGaussianMixture InfiniteMultinomialMixture",
     "estimators.families": "VonMisesFisherMixture PoissonMixture BernoulliMixture",
@@ -58,6 +60,7 @@ _HOMES = {name: f"globular.{home}" for home, names in _NAMES.items() for name in
 _MODULES = ("callbacks", "coresets", "datasets", "export", "io", "plotting", "report", "seeding")
 
 __all__ = [
+    "BayesianGaussianMixture",
     "BernoulliMixture",
     "ChunkyGaussianMixture",
     "GaussianMixture",

@@ -19,7 +19,7 @@ from globular.passes.many import StreamShard
 from globular.seam import answers, center_passes, mixture_passes, passes, sparse_passes, tree_passes
 from globular.seam.among import HardAmong, SoftAmong
 from globular.seam.center_passes import SolveLine
-from globular.seam.mixture_passes import Expect
+from globular.seam.mixture_passes import Expect, ExpectSparse, SparseRowsOf
 from globular.seam.passes import (
     AddSeeds,
     Assign,
@@ -160,7 +160,8 @@ def test_what_is_set_afresh_does_not_show_what_was_there(case: Case, request: py
 
 
 def test_every_pass_and_every_source_of_candidates_has_a_case() -> None:
-    of_csr_rows = ByColumn, CastBallots, AssignSparse, LabelSparse, SeedSparse  # see test_votes.py, test_sparse.py
+    # see test_votes.py, test_sparse.py
+    of_csr_rows = ByColumn, CastBallots, AssignSparse, LabelSparse, SeedSparse, ExpectSparse, SparseRowsOf
     of_one_column = (SolveLine,)  # see test_line.py
     kinds = {
         kind

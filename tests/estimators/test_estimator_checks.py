@@ -17,9 +17,10 @@ from sklearn.utils.estimator_checks import (
 import globular
 
 from globular import (  # isort: skip
-    BernoulliMixture, ChunkyGaussianMixture, GaussianMixture, InfiniteGaussianMixture, InfiniteMultinomialMixture,
-    HierarchicalKMeans, KMeans, LowRankGaussianMixture, NestedMiniBatchKMeans, PoissonMixture, ProductKMeans,
-    ResidualKMeans, VariationalGaussianMixture, VariationalKMeans, VonMisesFisherMixture,
+    BayesianGaussianMixture, BernoulliMixture, ChunkyGaussianMixture, GaussianMixture, HierarchicalKMeans,
+    InfiniteGaussianMixture, InfiniteMultinomialMixture, KMeans, LowRankGaussianMixture,
+    NestedMiniBatchKMeans, PoissonMixture, ProductKMeans, ResidualKMeans, VariationalGaussianMixture,
+    VariationalKMeans, VonMisesFisherMixture,
 )  # fmt: skip
 
 # some checks ask for eight clusters of four distinct rows, and are told so
@@ -34,7 +35,7 @@ ESTIMATORS = [
     GaussianMixture(2, covariance_type="diag", algorithm="variational"),
     GaussianMixture(2, covariance_type="tied_spherical", algorithm="chunky"),
     VariationalGaussianMixture(3, covariance_type="full"), ChunkyGaussianMixture(3, covariance_type="diag"),
-    LowRankGaussianMixture(2), InfiniteGaussianMixture(),
+    LowRankGaussianMixture(2), InfiniteGaussianMixture(), BayesianGaussianMixture(n_components=3, max_iter=1000),
     InfiniteGaussianMixture(covariance_type="diag", truncation="fixed"),
     InfiniteMultinomialMixture(), VonMisesFisherMixture(3), PoissonMixture(3), BernoulliMixture(3),
 ]  # fmt: skip
@@ -64,7 +65,7 @@ def expected_failures(estimator: BaseEstimator) -> dict[str, str]:
     weights = [f"check_sample_weight_equivalence_on_{form}_data" for form in forms]
     sparse = ["check_estimator_sparse_array", "check_estimator_sparse_matrix"]
     failures = {} if str(estimator) in NO_SEEDS else dict.fromkeys(weights, OTHER_SEEDS)
-    if isinstance(estimator, PoissonMixture | BernoulliMixture):
+    if isinstance(estimator, PoissonMixture | BernoulliMixture | InfiniteMultinomialMixture):
         failures |= dict.fromkeys(sparse, NOT_A_CLASSIFIER)
     if isinstance(estimator, VonMisesFisherMixture):
         failures |= dict.fromkeys([*sparse, "check_estimator_sparse_tag", "check_estimators_dtypes"], NO_DIRECTION)

@@ -38,6 +38,7 @@ FITS: dict[str, tuple[Any, Any]] = {
     "GaussianMixture": (globular.GaussianMixture(4), X),
     "VariationalGaussianMixture": (globular.VariationalGaussianMixture(20), X),
     "LowRankGaussianMixture": (globular.LowRankGaussianMixture(20, 2), X),
+    "BayesianGaussianMixture": (globular.BayesianGaussianMixture(n_components=4), X),
     "ChunkyGaussianMixture": (globular.ChunkyGaussianMixture(4), X),
     "InfiniteGaussianMixture": (globular.InfiniteGaussianMixture(), X),
     "InfiniteMultinomialMixture": (globular.InfiniteMultinomialMixture(), COUNTS),

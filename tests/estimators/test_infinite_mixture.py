@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from scipy import sparse
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 from sklearn.metrics import adjusted_rand_score
@@ -322,3 +323,35 @@ def test_other_sticks_are_saved(model: Any, how: dict[str, Any], tmp_path: Path)
 def test_sticks_that_cannot_be_are_refused(how: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         InfiniteGaussianMixture(**how).fit(np.eye(9))
+
+
+def test_sparse_counts_are_fitted_as_dense_ones() -> None:
+    rows, labels = documents(600)
+    weights = np.arange(600) % 4 + 0.0
+    dense, thin = (
+        InfiniteMultinomialMixture(accelerate=False, random_state=0).fit(given, sample_weight=weights)
+        for given in (rows, sparse.csr_array(rows))
+    )
+    assert len(thin.means_) == 3 and adjusted_rand_score(labels[weights > 0], thin.predict(rows[weights > 0])) > 0.95
+    assert thin.lower_bound_ == pytest.approx(dense.lower_bound_, rel=1e-10)
+    np.testing.assert_allclose(thin.means_, dense.means_, rtol=1e-9)
+    for ask in ("predict_proba", "score_samples", "predict"):
+        found = getattr(thin, ask)(sparse.csr_array(rows))
+        np.testing.assert_allclose(found, getattr(dense, ask)(rows), rtol=1e-9, atol=1e-12)
+    with pytest.raises(ValueError, match="Negative values"):
+        InfiniteMultinomialMixture().fit(sparse.csr_array(-rows))
+
+
+@pytest.mark.parametrize("model", FACES)
+def test_warm_start_goes_on_where_the_last_fit_ended(model: Any) -> None:
+    rows, _ = data_for(model)
+    model = clone(model).set_params(warm_start=True).fit(rows)
+    before, n_components, n_iter = model.score(rows), model.n_components_, model.n_iter_
+    model.fit(rows)
+    assert model.n_components_ == n_components and model.n_iter_ < n_iter
+    assert model.score(rows) == pytest.approx(before, abs=1e-3)
+    far = rows[:100] + 30 * rows.std(axis=0) * (np.arange(rows.shape[1]) == 0)
+    if model.truncation == "nested":  # what is new gets components
+        assert model.fit(np.concatenate([rows, far])).n_components_ > n_components
+    with pytest.raises(ValueError, match="warm_start"):
+        model.set_params(max_components=2).fit(rows)

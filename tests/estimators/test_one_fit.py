@@ -15,6 +15,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "KMeans": {"n_clusters": 20}, "VariationalKMeans": {"n_clusters": 50}, "NestedMiniBatchKMeans": {"n_clusters": 20},
     "GaussianMixture": {"n_components": 3}, "VariationalGaussianMixture": {"n_components": 50},
     "ChunkyGaussianMixture": {"n_components": 3}, "LowRankGaussianMixture": {"n_components": 3, "n_factors": 1},
+    "BayesianGaussianMixture": {"n_components": 3},
     "InfiniteGaussianMixture": {}, "InfiniteMultinomialMixture": {}, "VonMisesFisherMixture": {"n_components": 3},
     "PoissonMixture": {"n_components": 3}, "BernoulliMixture": {"n_components": 3},
 }  # fmt: skip

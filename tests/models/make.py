@@ -44,6 +44,7 @@ MODELS = {
     "von-mises-fisher": globular.VonMisesFisherMixture(6, random_state=0),
     "poisson": globular.PoissonMixture(6, random_state=0), "bernoulli": globular.BernoulliMixture(3, random_state=0),
     "infinite": globular.InfiniteGaussianMixture(random_state=0),
+    "bayesian": globular.BayesianGaussianMixture(n_components=6, random_state=0),
     "infinite-counts": globular.InfiniteMultinomialMixture(random_state=0),
 }  # fmt: skip
 

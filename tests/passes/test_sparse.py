@@ -10,13 +10,16 @@ from scipy import sparse
 from scipy.spatial.distance import cdist
 
 from globular.errors import UnsupportedPassError
+from globular.model.gaussian import GaussianParameters
 from globular.model.sparse_centers import SPARSE_FROM, SparseCenters
 from globular.passes.cpu import CpuShard
 from globular.passes.cpu import shard as shard_module
 from globular.passes.cpu.assign import all as exact
 from globular.passes.cpu.sparse_seeds import COMMON, Seeding
 from globular.passes.host import RUN
+from globular.seam.mixture_passes import Expect, ExpectShares, ExpectSparse, RowsOf, SparseRowsOf
 from globular.seam.passes import AddSeeds, Assign
+from globular.seam.shard import answer
 from globular.seam.sparse_passes import AssignSparse, SeedSparse
 from makers import weights_for
 from reference.assign import as_seen, hard_pass, squared_distances
@@ -270,3 +273,33 @@ def test_rows_whose_center_stays_look_at_the_others_that_move(kind: str) -> None
             shard.labels[:] = rng.integers(C, size=N)
         if step not in (0, 3):
             centers[rng.integers(C, size=5)] = rows[rng.integers(N, size=5)]
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_mixtures_of_one_variance_see_sparse_rows_as_dense_ones(weighted: bool) -> None:
+    rows = texts("words").astype(np.float32)
+    rng, weights = np.random.default_rng(0), weights_for(N) if weighted else None
+    mixture = GaussianParameters(np.full(5, 0.2), rng.random((5, D)), np.asarray(0.7), "tied_spherical")
+    dense, thin = CpuShard(rows.toarray(), weights), CpuShard(rows, weights)
+    found, expected = thin.run(ExpectSparse(mixture)), dense.run(Expect(mixture))
+    for name in ("counts", "sums", "scatter", "log_likelihood", "total_weight"):
+        np.testing.assert_allclose(getattr(found, name), getattr(expected, name), rtol=1e-9, atol=1e-8, err_msg=name)
+    for want in ("components", "probabilities", "log_densities"):
+        np.testing.assert_allclose(answer(thin, mixture, want), answer(dense, mixture, want), rtol=1e-9, atol=1e-12)
+    asked: tuple[Any, ...] = mixture, np.array([3, 1]), np.array([1.0, 0.5]), 7
+    claims, dense_claims = thin.run(SparseRowsOf(*asked)), dense.run(RowsOf(*asked))
+    np.testing.assert_array_equal(claims.starts, dense_claims.starts)
+    np.testing.assert_allclose(claims.chunks.weights, dense_claims.chunks.weights, rtol=1e-9)
+    groups = np.array([0, 2, 5]), np.array([[0, 1], [1, 0]])
+    one, other = (
+        shard.run(ExpectShares(each.chunks, each.starts, mixture, *groups))
+        for shard, each in ((thin, claims), (dense, dense_claims))
+    )
+    np.testing.assert_allclose(one.log_likelihoods, other.log_likelihoods, rtol=1e-9)
+    np.testing.assert_allclose(one.parts.scatter, other.parts.scatter, rtol=1e-9, atol=1e-8)
+
+
+def test_components_of_several_variances_are_refused_on_sparse_rows() -> None:
+    mixture = GaussianParameters(np.full(2, 0.5), np.zeros((2, D)), np.array([1.0, 2.0]), "spherical")
+    with pytest.raises(UnsupportedPassError, match="sparse"):
+        CpuShard(texts("words")).run(ExpectSparse(mixture))

@@ -80,6 +80,7 @@ class Model(StrEnum):
     GaussianMixture = "gmm"
     VariationalGaussianMixture = "variational-gmm"
     ChunkyGaussianMixture = "chunky-gmm"
+    BayesianGaussianMixture = "bayesian-gmm"
     LowRankGaussianMixture = "low-rank-gmm"
     InfiniteGaussianMixture = "infinite-gmm"
     InfiniteMultinomialMixture = "infinite-multinomial"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from numbers import Real
 from typing import Any, ClassVar, NamedTuple
 
@@ -43,9 +44,10 @@ from globular.model.dirichlet import StickPrior, Sticks
 from globular.model.gaussian import GaussianParameters, draw_by_component
 from globular.model.given import GivenStart
 from globular.model.history import History
-from globular.model.observations import Prior
+from globular.model.observations import ObservedMoments, Prior
 from globular.model.statistics import F64, I64
 from globular.model.wishart import KINDS, GaussianPrior
+from globular.seam.among import Need
 from globular.seam.shard import Shard
 from globular.threads import resolve_threads
 
@@ -172,7 +174,6 @@ class InfiniteEstimator(MixtureEstimator):
     )
     _polishes = False
     """Whether a nested fit ends with steps of EM by predictive densities."""
-    warm_start = False
     _weights_are_counts = True
 
     @abstractmethod
@@ -222,6 +223,15 @@ class InfiniteEstimator(MixtureEstimator):
         means = checked_shape(self.init_params, (self._largest(data), data.n_columns), "init_params")
         return GivenStart(self.covariance_type, means=means)
 
+    def _last_fit(self, data: Input) -> GivenStart:
+        T, most = len(self.means_), self._largest(data)
+        if self.means_.shape[1] != data.n_columns or most < T or (most > T and self.truncation == "fixed"):
+            raise ValueError(
+                f"warm_start: the last fit had means of shape {self.means_.shape}, this has {data.n_columns} columns "
+                f"and max_components={most}; set warm_start=False to begin anew"
+            )
+        return GivenStart(self.covariance_type, means=self.means_, continues=True)
+
     def _largest(self, data: Input) -> int:
         most = self._given_prior().max_components
         if most is not None:
@@ -236,6 +246,11 @@ class InfiniteEstimator(MixtureEstimator):
         rng = np.random.default_rng(random_state.randint(2**31, size=4))
         prior, options = self._prior(data), self._options(data)
         rows_or_cells = self._data(data.shard, prior, options, rng)
+        if given.continues:
+            seen = self._seen()
+            start = ObservedMoments.from_pass(seen, rows_or_cells.e_step(seen))
+            n_sown = 0 if self.converged_ else options.n_sown
+            return Run(infinite(rows_or_cells, prior, start, replace(options, n_sown=n_sown), rng))
         if options.closed:
             means = self._means(data, rng) if given.means is None else given.means
             return Run(infinite(rows_or_cells, prior, components_at(rows_or_cells, means, prior), options, rng))
@@ -255,7 +270,7 @@ class InfiniteEstimator(MixtureEstimator):
         )  # fmt: skip
 
     def _data(self, shard: Shard, prior: Prior, options: InfiniteOptions, rng: np.random.Generator) -> RowData:
-        if not self.accelerate:
+        if not self.accelerate or Need.DENSE in shard.lacks:
             return RowData(shard, options.max_trial_rows, rng)
         cells = CellOptions(leaf_size=leaf_size(shard.n_rows), C_prime=self.n_candidates)
         # families without second moments of columns take them from the cells when a component is split

@@ -25,6 +25,7 @@ from globular.model.gaussian import GaussianParameters
 from globular.model.statistics import F64, I64
 from globular.model.wishart import KINDS, GaussianPosterior, GaussianPrior
 from globular.passes.registry import shard_over
+from globular.seam.among import Need
 from globular.seam.passes import Extremes
 from globular.seam.shard import answer
 from globular.threads import resolve_threads
@@ -99,7 +100,7 @@ class InfiniteGaussianMixture(ConditionalMixture, InfiniteEstimator):
         Number of runs with other random choices, of which the best is kept.
     init_params : {"kmeans", "k-means++", "random_from_data"} or array, default="kmeans"
         Starting means of "fixed", or how to find them; every row begins with the closest.
-    {max_time, random_state, verbose, callbacks, n_threads}
+    {max_time, random_state, warm_start, verbose, callbacks, n_threads}
 
     Attributes
     ----------
@@ -167,6 +168,7 @@ class InfiniteGaussianMixture(ConditionalMixture, InfiniteEstimator):
     n_init: int = 1
     init_params: Any = "kmeans"
     random_state: Any = None
+    warm_start: bool = False
     verbose: int = 0
     callbacks: Any = None
     n_threads: int | None = None
@@ -272,6 +274,15 @@ def _named(parts: GaussianPosterior | GaussianPrior) -> dict[str, Any]:
     return {"mean_precision": parts.beta, "means": parts.m, "degrees_of_freedom": parts.nu, "scale": parts.S}
 
 
+def _least(data: Input) -> float:
+    """The smallest entry."""
+    if Need.DENSE not in data.shard.lacks:
+        return float(data.shard.run(Extremes())[0].min())
+    if data.matrix is None:
+        raise ValueError("sparse rows have to be in memory; pass a CSR matrix")
+    return float(data.matrix.data.min(initial=0.0))
+
+
 @dataclass(eq=False, repr=False, kw_only=True)
 class InfiniteMultinomialMixture(InfiniteEstimator):
     """Mixture of multinomials with a Dirichlet process prior: clusters of documents, baskets, histograms.
@@ -291,7 +302,7 @@ class InfiniteMultinomialMixture(InfiniteEstimator):
     accelerate, truncation, max_components, n_candidates, accept_splits, min_split_gain, min_component_weight, \
 concentration, discount, tol, max_iter, n_init, init_params
         As in :class:`InfiniteGaussianMixture`.
-    {max_time, random_state, verbose, callbacks, n_threads}
+    {max_time, random_state, warm_start, verbose, callbacks, n_threads}
 
     Attributes
     ----------
@@ -335,6 +346,7 @@ n_distances_
     n_init: int = 1
     init_params: Any = "kmeans"
     random_state: Any = None
+    warm_start: bool = False
     verbose: int = 0
     callbacks: Any = None
     n_threads: int | None = None
@@ -342,11 +354,12 @@ n_distances_
     _constraints: ClassVar[Constraints] = {"smoothing": [POSITIVE, "array-like"]}
     covariance_type = "tied_spherical"
     _takes_negative = False
+    _takes_sparse = True
 
     def _open(self, X: Any, sample_weight: Any, *, reset: bool) -> Input:
         data = super()._open(X, sample_weight, reset=reset)
         in_memory = data.matrix is not None  # a file is read for this once, before the fit
-        if (reset or in_memory) and data.shard.run(Extremes())[0].min() < 0:
+        if (reset or in_memory) and _least(data) < 0:
             raise ValueError(
                 f"Negative values in data passed to {type(self).__name__}: X holds counts, which are at least 0"
             )

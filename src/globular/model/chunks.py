@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -27,8 +27,8 @@ class Chunks:
 
     weights: F64
     """Σ w, (M,)."""
-    means: F64
-    """x̄ = Σ w x / Σ w, (M, D)."""
+    means: Any
+    """x̄ = Σ w x / Σ w, (M, D); of sparse rows these, as their shard holds them."""
     scatter: F64
     """Σ w (x − x̄)(x − x̄)ᵀ packed, (M, S), summed and not per unit weight; (M, 0) stands for zeros: single rows."""
     kind: ScatterKind
@@ -42,7 +42,7 @@ class Chunks:
     @classmethod
     def of_rows(cls, rows: F64, weights: F64, kind: ScatterKind) -> Chunks:
         """Every row by itself."""
-        return cls(weights, rows, np.empty((len(rows), 0)), kind)
+        return cls(weights, rows, np.empty((len(weights), 0)), kind)
 
     @classmethod
     def join(cls, parts: list[Chunks]) -> Chunks:

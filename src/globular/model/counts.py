@@ -10,6 +10,7 @@ predictive density has it.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from scipy.special import digamma, gammaln
@@ -55,13 +56,25 @@ class CountsPosterior(Posterior):
         a = self.prior.a
         return gammaln(a.sum()) - gammaln(a).sum() - gammaln(self.a.sum(axis=1)) + gammaln(self.a).sum(axis=1)
 
-    def log_predictive(self, rows: F64) -> F64:
-        """Dirichlet–multinomial."""
+    def log_predictive(self, rows: Any) -> F64:
+        """Dirichlet–multinomial, of dense or of sparse rows."""
+        if not isinstance(rows, np.ndarray):
+            return self._log_predictive_sparse(rows)
         totals = rows.sum(axis=1)
         found = np.empty((len(rows), len(self)))
         coefficients = gammaln(totals + 1) - gammaln(rows + 1).sum(axis=1)
         for c, a in enumerate(self.a):
             of_columns = (gammaln(a + rows) - gammaln(a)).sum(axis=1)
+            found[:, c] = coefficients + of_columns + gammaln(a.sum()) - gammaln(a.sum() + totals)
+        return found
+
+    def _log_predictive_sparse(self, rows: Any) -> F64:
+        (n, _), x, columns = rows.shape, rows.data.astype(np.float64), rows.indices
+        row_of, totals = np.repeat(np.arange(n), np.diff(rows.indptr)), rows.sum(axis=1, dtype=np.float64)
+        coefficients = gammaln(totals + 1) - np.bincount(row_of, gammaln(x + 1), n)
+        found = np.empty((n, len(self)))
+        for c, a in enumerate(self.a):
+            of_columns = np.bincount(row_of, gammaln(a[columns] + x) - gammaln(a)[columns], n)
             found[:, c] = coefficients + of_columns + gammaln(a.sum()) - gammaln(a.sum() + totals)
         return found
 

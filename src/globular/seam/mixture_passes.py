@@ -38,6 +38,13 @@ class Expect(Pass[SoftStatistics]):
 
 
 @dataclass(frozen=True, eq=False)
+class ExpectSparse(Expect):
+    """The same on sparse rows, for components that all have one variance, the same in every column."""
+
+    needs = Need.SPARSE
+
+
+@dataclass(frozen=True, eq=False)
 class ExpectLinear(Pass[LinearStatistics]):
     """E-step of components whose log-densities are linear in the row, dense or sparse; N·C distances."""
 
@@ -118,6 +125,13 @@ class RowsOf(Pass[Claims]):
 
     def merge(self, one: Claims, other: Claims) -> Claims:
         return Claims.join([one, other])
+
+
+@dataclass(frozen=True, eq=False)
+class SparseRowsOf(RowsOf):
+    """The same of sparse rows, for mixtures as `ExpectSparse` takes them."""
+
+    needs = HERE | Need.SPARSE
 
 
 @dataclass(frozen=True, eq=False)

@@ -16,8 +16,8 @@ from globular.model.covariances import ScatterKind
 from globular.model.gaussian import GaussianParameters
 from globular.model.graph import Graph, Search
 from globular.model.statistics import F64, I64, SoftStatistics, WithinStatistics
-from globular.seam.among import Neighbors, Remembered
-from globular.seam.mixture_passes import Expect, ExpectShares, RowsOf
+from globular.seam.among import Need, Neighbors, Remembered
+from globular.seam.mixture_passes import Expect, ExpectShares, ExpectSparse, RowsOf, SparseRowsOf
 from globular.seam.shard import Shard
 from globular.seam.tree_passes import (
     BestCut,
@@ -78,6 +78,7 @@ class RowData:
 
     def __init__(self, shard: Shard, max_trial_rows: float, rng: np.random.Generator) -> None:
         self.shard, self._max_trial_rows, self._rng = shard, max_trial_rows, rng
+        self.is_sparse = Need.DENSE in shard.lacks
 
     @property
     def truncated(self) -> bool:
@@ -86,7 +87,7 @@ class RowData:
 
     def e_step(self, mixture: GaussianParameters, arrangement: int = 0) -> SoftStatistics:
         """Statistics of the E-step; another arrangement than the last one has other components, or another order."""
-        return self.shard.run(Expect(mixture))
+        return self.shard.run(ExpectSparse(mixture) if self.is_sparse else Expect(mixture))
 
     def look_again(self) -> bool:
         """Let the next E-step look at all components; False if the last one has."""
@@ -102,11 +103,13 @@ class RowData:
         held = counts * (self.shard.n_rows / self.shard.total_weight)
         rates = np.minimum(1.0, min(self._max_trial_rows, most) / np.maximum(held, 1.0))
         seed = int(self._rng.integers(2**62))
-        claims = self.shard.run(RowsOf(mixture, components, rates, seed, remembered=remembered))
+        of = SparseRowsOf if self.is_sparse else RowsOf
+        claims = self.shard.run(of(mixture, components, rates, seed, remembered=remembered))
         return self._shares(claims, 0 if remembered else self.shard.n_rows * mixture.n_components)
 
     def _shares(self, claims: Claims, n_distances: int, *, refined: bool = False) -> Shares:
-        return Shares(self.shard.local(claims.chunks.means[:0]), claims.chunks, claims.starts, n_distances, refined)
+        local = self.shard.local(np.empty((0, self.shard.n_columns)))
+        return Shares(local, claims.chunks, claims.starts, n_distances, refined)
 
     def parts(self, value: NodeValue, gain: float) -> Chunks | None:
         """The partition of the data that is worth most, see `Shard.best_nodes`; None if there is no tree."""

@@ -37,6 +37,7 @@ from globular.model.gaussian import isotropic_mixture
 from globular.model.history import PART
 from globular.model.observations import ObservedMoments, Prior
 from globular.model.statistics import F64, I64
+from globular.seam.among import Need
 from globular.seam.shard import Shard
 
 __all__ = ["CONVERGED", "GROWN", "InfiniteOptions", "Mixture", "components_at", "infinite", "one_component"]
@@ -232,7 +233,7 @@ def draw_part(shard: Shard, rng: np.random.Generator) -> Shard:
     if shard.n_rows < WORTHWHILE * PART_ROWS:
         return shard
     chosen = evenly_spread_rows(shard.n_rows, PART_ROWS, rng)
-    if len(chosen) * shard.n_columns > TAKEN_NUMBERS:
+    if Need.DENSE in shard.lacks or len(chosen) * shard.n_columns > TAKEN_NUMBERS:
         return shard.subset(chosen)
     return shard.local(shard.take(chosen), shard.take(chosen, "weights"))
 

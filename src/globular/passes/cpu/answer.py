@@ -90,10 +90,12 @@ def predictive(shard: CpuShard, work: Answer) -> list[Any]:
             joint = blocks.log_joint(rows, shard.n_threads)
             _finish(joint, blocks.constants, students, scores[slice(*block)], shard.n_threads)
     else:
-        n_at_once = max(1, PREDICTIVE_AT_ONCE // (len(work.model.posterior) * shard.n_columns))
+        sparse = isinstance(shard.rows, CSRRows)
+        n_at_once = RUN if sparse else max(1, PREDICTIVE_AT_ONCE // (len(work.model.posterior) * shard.n_columns))
 
         def score(block: tuple[int, int]) -> None:
-            scores[slice(*block)] = work.model.log_predictive(shard.take(np.arange(*block)))
+            rows = shard.rows.block(*block) if sparse else shard.take(np.arange(*block))
+            scores[slice(*block)] = work.model.log_predictive(rows)
 
         run_all(score, even_ranges(shard.n_rows, n_at_once), shard.n_threads)
     return [weighted_total(shard, scores)] if work.want == "total" else [scores]

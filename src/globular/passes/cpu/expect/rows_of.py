@@ -7,19 +7,22 @@ remember their components (`remembered`), these alone, and only for rows that on
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
 from globular.model.chunks import Chunks, Claims
-from globular.model.statistics import F64
+from globular.model.statistics import F64, I64
 from globular.passes.cpu.engine.group import group_by
 from globular.passes.cpu.expect.all import blocks_for
 from globular.passes.cpu.expect.pairs import Pairs
 from globular.passes.cpu.expect.remembered import Kept
-from globular.passes.cpu.rows import read_only
+from globular.passes.cpu.rows import CSRRows, read_only
 from globular.passes.cpu.shard import CpuShard
 from globular.passes.host import ROWS_AT_ONCE, RUN
-from globular.seam.mixture_passes import RowsOf
+from globular.seam.mixture_passes import RowsOf, SparseRowsOf
+from globular.seam.shard import answer
 from globular.threads import SECONDS_PER_LOOK, even_ranges, map_all, run_all
 
 SMALLEST_CLAIM = 1e-4
@@ -38,6 +41,7 @@ def claims_of(chunks: Chunks, shares: F64, is_claimed: NDArray[np.bool_]) -> Cla
 
 
 @CpuShard.implements(RowsOf)
+@CpuShard.implements(SparseRowsOf)
 def rows_of(shard: CpuShard, work: RowsOf) -> Claims:
     kept = shard.recall(Kept) if work.remembered else None
     drawn = _drawn(shard, work)
@@ -48,17 +52,31 @@ def rows_of(shard: CpuShard, work: RowsOf) -> Claims:
 
 def _of_all(shard: CpuShard, work: RowsOf, drawn: F64) -> Claims:
     """What the wanted components hold of all rows, block by block."""
-    blocks, kind = blocks_for(shard, work.mixture), work.mixture.family.scatter
+    sparse = isinstance(shard.rows, CSRRows)
+    blocks = None if sparse else blocks_for(shard, work.mixture)
 
-    def claim(span: tuple[int, int]) -> Claims:
+    def claim(span: tuple[int, int]) -> tuple[I64, I64, F64]:
         places = np.arange(*span)
-        rows = Chunks.of_rows(shard.take(places), shard.take(places, "weights"), kind)
-        q, _ = blocks.posterior(blocks.rows(read_only(rows.means), np.empty(0)))
+        if blocks is None:
+            q: F64 = answer(shard.subset(places), work.mixture, "probabilities")
+        else:
+            q, _ = blocks.posterior(blocks.rows(read_only(shard.take(places)), np.empty(0)))
         shares = np.take(q, work.components, axis=1)
-        is_drawn = (drawn[places, None] < work.rates) & (rows.weights > 0)[:, None]
-        return claims_of(rows, shares, is_drawn & (shares > SMALLEST_CLAIM))
+        is_drawn = (drawn[places, None] < work.rates) & (shard.take(places, "weights") > 0)[:, None]
+        chosen, which = np.nonzero(is_drawn & (shares > SMALLEST_CLAIM))
+        return places[chosen], which, shares[chosen, which]
 
-    return Claims.join(map_all(claim, even_ranges(shard.n_rows, RUN) or [(0, 0)], shard.n_threads))
+    found = map_all(claim, even_ranges(shard.n_rows, RUN) or [(0, 0)], shard.n_threads)
+    owners, which, shares = (np.concatenate(each) for each in zip(*found, strict=True))
+    starts, order = group_by(which.astype(np.int32), len(work.components), shard.n_threads)
+    return _claims(shard, work, owners[order], shares[order], starts)
+
+
+def _claims(shard: CpuShard, work: RowsOf, owners: I64, shares: F64, starts: I64) -> Claims:
+    """Copies of rows, with these shares of their weights."""
+    rows: Any = shard.rows.picked(owners) if isinstance(shard.rows, CSRRows) else shard.take(owners)
+    weights = shard.take(owners, "weights") * shares
+    return Claims(Chunks.of_rows(rows, weights, work.mixture.family.scatter), starts)
 
 
 def _of_pairs(shard: CpuShard, work: RowsOf, drawn: F64, pairs: Pairs) -> Claims:
@@ -81,9 +99,7 @@ def _of_pairs(shard: CpuShard, work: RowsOf, drawn: F64, pairs: Pairs) -> Claims
     claimed = np.flatnonzero((q > SMALLEST_CLAIM) & (drawn[owners] < rates[pairs.components]))
     starts, order = group_by(ranks[pairs.components[claimed]], n, shard.n_threads)
     claimed = claimed[order]
-    owners, shares = owners[claimed], q[claimed]
-    rows, weights = shard.take(owners), shard.take(owners, "weights") * shares
-    return Claims(Chunks.of_rows(rows, weights, work.mixture.family.scatter), starts)
+    return _claims(shard, work, owners[claimed], q[claimed], starts)
 
 
 def _drawn(shard: CpuShard, work: RowsOf) -> F64:

@@ -18,6 +18,7 @@ from globular.passes.cpu.engine.densities import Observed
 from globular.passes.cpu.engine.group import group_by
 from globular.passes.cpu.engine.moments import Answers, Tally
 from globular.passes.cpu.expect.blocks import ChunkBlocks, Stretches, block_size, expect_or_answer, new_block
+from globular.passes.cpu.expect.sparse import expect_sparse_shares
 from globular.passes.cpu.rows import read_only
 from globular.passes.cpu.shard import CpuShard
 from globular.seam.mixture_passes import ExpectShares, ExpectWithin, LabelByDensity
@@ -57,6 +58,8 @@ CHUNKS_AT_ONCE = 512
 
 @CpuShard.implements(ExpectShares)
 def expect_shares(shard: CpuShard, work: ExpectShares) -> WithinStatistics:
+    if not isinstance(work.chunks.means, np.ndarray):
+        return expect_sparse_shares(shard, work)
     blocks = ChunkBlocks(work.mixture, np.zeros(work.mixture.n_features), by_differences=True)
     observed = blocks.observed(work.chunks)
     observed = observed._replace(counted=observed.weights)

@@ -165,7 +165,7 @@ callable, default="auto"
                 shard, chosen.centers, self._q(data.n_columns), self.noise, rng, limits=limits,
                 labelled=chosen.labelled, correlated=self.correlated_noise,
             )  # fmt: skip
-        return Run(low_rank_em(shard, start, self.noise, options, rng, limits=limits), start)
+        return Run(low_rank_em(shard, start, self.noise, options, rng, limits=limits, learns=True), start)
 
     def _isotropic(self, means: F64, variance: float) -> LowRankParameters:
         return isotropic_factors(means, variance, self._q(means.shape[1]))

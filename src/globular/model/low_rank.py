@@ -51,6 +51,9 @@ NOISES: dict[str, Pooling] = {
 INDEPENDENT_ROWS = 3.0
 """Rows for each column, as it were, that say of the noise of all columns that it is independent: D² / 2 numbers are
 learnt from N rows, and in few rows columns seem to have more to do with each other than they have."""
+NARROWEST = 1e-2
+"""Share of the average variance below which a component says no more of the shared noise; smaller = a few rows that are
+all but equal may decide alone."""
 FAINT = 1e-3
 """Variance along a factor that a cell has no rows for, relative to the noise: EM cannot bring back one that is zero."""
 
@@ -198,12 +201,16 @@ def low_rank_m_step(
 
     A component without weight keeps its mean and loadings.
     """
+    X, _, residuals = left_by_factors(mixture, found)
+    loadings = np.where(found.filled[:, None, None], mixture.triangles @ X, mixture.loadings)
+    return _updated(mixture, found, loadings, residuals, mixture.noise, limits, noise_type)
+
+
+def left_by_factors(mixture: LowRankParameters, found: LowRankStatistics) -> tuple[F64, F64, F64]:
+    """X = (I + A Vᵀ)⁻¹ A and A, (C, q, D), and the diagonal of S − Xᵀ A, (C, D): what is noise once EM has new factors."""
     variances, A = about_new_means(mixture, found)
     X = np.linalg.solve(np.eye(mixture.n_factors) + symmetric(A @ mixture.directions.transpose(0, 2, 1)), A)
-    residuals = variances - np.einsum("cqd,cqd->cd", X, A)
-    filled = found.filled
-    loadings = np.where(filled[:, None, None], mixture.triangles @ X, mixture.loadings)
-    return _updated(mixture, found, loadings, residuals, mixture.noise, limits, noise_type)
+    return X, A, variances - np.einsum("cqd,cqd->cd", X, A)
 
 
 def about_new_means(mixture: LowRankParameters, found: LowRankStatistics) -> tuple[F64, F64]:
@@ -286,8 +293,47 @@ def says_of_shared_noise(cells: LowRankParameters, found: LowRankStatistics, lim
     return says / max(float(says @ found.counts), 1e-300)
 
 
+@single_threaded_blas
+def left_of_scatter(mixture: LowRankParameters, found: LowRankStatistics) -> tuple[F64, F64]:
+    """What every component says of the shared noise, (C,), and what factors explain of the scatter so weighted, (D, D).
+
+    Each is divided by the typical variance of its noise, a narrow one by no less than `NARROWEST` of the average.
+    """
+    sizes = np.exp(np.log(mixture.noise).mean(axis=1))
+    says = 1.0 / np.maximum(sizes, NARROWEST * (found.counts @ sizes) / found.counts.sum())
+    says /= says @ found.counts
+    X, A, _ = left_by_factors(mixture, found)
+    flat = (A.shape[0] * A.shape[1], A.shape[2])
+    explained = ((says * found.counts)[:, None, None] * X).reshape(flat).T @ A.reshape(flat)
+    if mixture.coordinates is not None:
+        explained = mixture.coordinates.backward.T @ explained @ mixture.coordinates.backward
+    return says, symmetric(explained[None])[0]
+
+
+def in_shared_noise(mixture: LowRankParameters, scatter: F64, n_rows: float, limits: CovarianceLimits) -> LowRankParameters:
+    """The mixture in the coordinates of a new shared noise, as seen in so many rows; components keep its variances.
+
+    Correlations that independent columns would seem to have in so few rows are taken off: all shrink by the share that
+    chance has in the sum of their squares [Schäfer and Strimmer 2005].
+    """
+    old, D = mixture.coordinates, mixture.n_features
+    assert old is not None
+    widths = np.sqrt(np.maximum(np.diag(scatter), limits.smallest))
+    squares = float(np.square(scatter / np.outer(widths, widths)).sum()) - D
+    kept = max(0.0, 1.0 - D * (D - 1) / n_rows / max(squares, 1e-300))
+    at = coordinates_of(old.origin, np.where(np.eye(D) > 0, scatter, kept * scatter), limits)
+    means, loadings = at.to(old.back(mixture.means)), at.vectors_to(old.vectors_back(mixture.loadings))
+    noise = mixture.noise @ np.square(old.backward @ at.forward)
+    return LowRankParameters(mixture.weights, means, loadings, noise, at)
+
+
 def shared_coordinates(origin: F64, scatter: F64, n_rows: float, limits: CovarianceLimits) -> Coordinates:
     """Those in which noise of this covariance, of so many rows, is that of independent columns, within the limits."""
     scatter = scatter + INDEPENDENT_ROWS * len(origin) / n_rows * np.diag(np.diag(scatter))
+    return coordinates_of(origin, scatter, limits)
+
+
+def coordinates_of(origin: F64, scatter: F64, limits: CovarianceLimits) -> Coordinates:
+    """Those in which noise of this covariance is that of independent columns, within the limits."""
     moments = CentralMoments(np.ones(1), np.zeros((1, len(origin))), scatter[None], np.ones(1, dtype=bool))
     return Coordinates.of_covariance(origin, FAMILIES["tied"].estimate(moments, scatter, limits))

@@ -19,7 +19,8 @@ component, or of every column.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -27,14 +28,18 @@ import numpy as np
 from globular.algorithms.kmeans.cells import draw_cells, label_by_cells
 from globular.algorithms.kmeans.subspace import POWER_STEPS
 from globular.algorithms.kmeans.variational import VariationalOptions
+from globular.algorithms.mixtures.moves import ROUGH_TOL
 from globular.algorithms.mixtures.probing import NO_GRAPH, SearchByProbing, find_members
 from globular.algorithms.mixtures.variational import em_among_some
-from globular.algorithms.steps import Step
+from globular.algorithms.steps import Step, numbered_from
 from globular.model.coordinates import Coordinates
 from globular.model.covariances import CovarianceLimits
 from globular.model.low_rank import (
     LowRankParameters,
+    LowRankStatistics,
+    in_shared_noise,
     isotropic_factors,
+    left_of_scatter,
     low_rank_m_step,
     power_step,
     principal_start,
@@ -43,12 +48,18 @@ from globular.model.low_rank import (
     shared_coordinates,
 )
 from globular.model.statistics import F64
-from globular.seam.among import Probe
+from globular.seam.among import ALL, Probe, Within
 from globular.seam.mixture_passes import ExpectLowRank, ScatterWithin
 from globular.seam.shard import Shard
 
-OWN_CELL = Probe(None, 0, 1)
+EStep = Callable[..., LowRankStatistics]
+OWN_CELL = Within()
 """A row looks at the component of its label alone."""
+ROUND = 8
+"""Most iterations before the shared noise is estimated again; larger = fewer estimates, later."""
+STEPS_PER_TRIAL = 2
+"""Iterations that a new estimate has to be ahead of the old one: on all sets tried the second one decides as the tenth
+does."""
 
 
 def start_low_rank(
@@ -97,18 +108,48 @@ def low_rank_em(
     rng: np.random.Generator,
     *,
     limits: CovarianceLimits,
+    learns: bool = False,
 ) -> Iterator[Step[LowRankParameters]]:
     """EM from `start`; rows begin at `shard.labels` unless they look at all components.
 
-    The objective of a step is F at the parameters before its M-step. Without `reg_covar` it never falls.
+    The objective of a step is F at the parameters before its M-step. Without `reg_covar` it never falls. If it `learns`,
+    noise that is shared is estimated again every few iterations, until an estimate fails; steps hold the best mixture.
     """
-    if start.coordinates is not None:
-        limits = start.coordinates.limits(limits)
-    update = partial(low_rank_m_step, limits=limits, noise_type=noise_type)
+    among = Probe(None, 0, options.C_prime) if options.C_prime < start.n_components else ALL
     search = SearchByProbing(shard, NO_GRAPH, options, rng, ExpectLowRank)
-    few = options.C_prime < start.n_components
-    e_step = search.e_step if few else lambda mixture, idle: shard.run(ExpectLowRank(mixture))
-    return em_among_some(shard, start, e_step, update, options)
+
+    def stay(mixture: LowRankParameters, *, idle: bool) -> LowRankStatistics:
+        return shard.run(ExpectLowRank(mixture, among))
+
+    def em(mixture: LowRankParameters, e_step: EStep, **changes: float) -> Iterator[Step[LowRankParameters]]:
+        within = limits if mixture.coordinates is None else mixture.coordinates.limits(limits)
+        update = partial(low_rank_m_step, limits=within, noise_type=noise_type)
+        return em_among_some(shard, mixture, e_step, update, replace(options, **changes))
+
+    e_step, n = stay if among is ALL else search.e_step, 0
+    best = Step(0, -np.inf, 0, None, start)
+    learns = learns and start.coordinates is not None
+    while learns and n + ROUND + STEPS_PER_TRIAL < options.max_iter:
+        for step in em(best.model, e_step, max_iter=ROUND, tol=max(options.tol, ROUGH_TOL), patience=1):
+            rise, n = step.objective - best.objective, n + 1
+            best = replace(step, iteration=n, stopped="")
+            yield best
+        goal = best.objective + STEPS_PER_TRIAL * rise + ROUGH_TOL * shard.total_weight
+        for step in em(with_noise_anew(shard, best.model, limits), stay, max_iter=STEPS_PER_TRIAL, tol=0.0):
+            learns, n = step.objective > goal, n + 1
+            best = replace(step if learns else best, iteration=n, n_distances=step.n_distances, stopped="")
+            yield best
+    yield from numbered_from(em(best.model, e_step, max_iter=options.max_iter - n), n)
+
+
+def with_noise_anew(shard: Shard, mixture: LowRankParameters, limits: CovarianceLimits) -> LowRankParameters:
+    """The mixture with the shared noise that its factors leave of the rows, each in the component of its label."""
+    found = shard.run(ExpectLowRank(mixture, OWN_CELL))
+    says, explained = left_of_scatter(mixture, found)
+    assert mixture.coordinates is not None
+    means = mixture.coordinates.back(mixture.means + found.shifts)
+    scatter = shard.run(ScatterWithin(means, says)) - explained
+    return in_shared_noise(mixture, scatter, shard.total_weight, limits)
 
 
 def find_low_rank_members(

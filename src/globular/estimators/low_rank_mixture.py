@@ -12,7 +12,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from globular.algorithms.kmeans.variational import VariationalOptions
 from globular.algorithms.mixtures.em import EMOptions, covariance_limits
-from globular.algorithms.mixtures.low_rank import find_low_rank_members, low_rank_em, start_low_rank
+from globular.algorithms.mixtures.low_rank import LowRankEM, find_low_rank_members, start_low_rank
 from globular.algorithms.mixtures.starts import settled
 from globular.algorithms.seeding.named import STARTS
 from globular.algorithms.steps import Finding, Run
@@ -149,6 +149,7 @@ callable, default="auto"
     def _start(self, data: Input, given: GivenStart, random_state: np.random.RandomState) -> Finding[Run]:
         options = VariationalOptions(C_prime=self._C_prime, max_iter=self.max_iter, tol=self.tol)
         shard, limits = data.shard, covariance_limits(data.shard, EMOptions(reg_covar=self.reg_covar))
+        moves = False
         if given.continues:
             start: LowRankParameters = self._mixture()
             rng = np.random.default_rng(random_state.randint(2**31, size=4))
@@ -160,12 +161,13 @@ callable, default="auto"
             rng = np.random.default_rng(random_state.randint(2**31, size=4))
             if chosen.is_seeding:  # a start that the user has chosen stays as it is
                 chosen = yield from settled(shard, chosen, rng)
-            self.init_ = chosen.name
+            self.init_, moves = chosen.name, chosen.is_seeding
             start = start_low_rank(
                 shard, chosen.centers, self._q(data.n_columns), self.noise, rng, limits=limits,
                 labelled=chosen.labelled, correlated=self.correlated_noise,
             )  # fmt: skip
-        return Run(low_rank_em(shard, start, self.noise, options, rng, limits=limits, learns=True), start)
+        em = LowRankEM(shard, self.noise, options, rng, limits)
+        return Run(em.improved(start, moves=moves), start)
 
     def _isotropic(self, means: F64, variance: float) -> LowRankParameters:
         return isotropic_factors(means, variance, self._q(means.shape[1]))

@@ -121,6 +121,12 @@ class LowRankParameters(Components):
         variances = self.noise + np.einsum("cqd,cqd->cd", self.loadings, self.loadings)
         return GaussianParameters(self.weights, self.means, variances, "diag")
 
+    def expected(self, found: LowRankStatistics) -> F64:
+        """Σ w q log p(c, x) of the rows that an E-step of this mixture gave each component, (C,)."""
+        squares = np.einsum("cd,cd->c", found.scatter, self.precisions)
+        squares -= np.einsum("cqd,cqd->c", self.directions, found.cross)
+        return -0.5 * (found.counts * self.biases + squares)
+
     def noisier(self, variance: F64) -> LowRankParameters:
         """The mixture of rows to which noise of these variances of the columns, (1,) or (D,), has been added.
 
@@ -245,6 +251,28 @@ def _updated(
     weights, means = mixing_weights(found.counts, found.total_weight), mixture.means + found.shifts
     noise = np.broadcast_to(limited, previous.shape).copy()
     return replace(mixture, weights=weights, means=means, loadings=loadings, noise=noise)
+
+
+@single_threaded_blas
+def merged(mixture: LowRankParameters, a: I64, b: I64) -> LowRankParameters:
+    """One component with the moments of both in the place of each pair, of as many factors.
+
+    The q longest of the 2q + 1 directions of both, in units of the noise, are its factors; noise takes up the others.
+    """
+    weights = mixture.weights[a] + mixture.weights[b]
+    shares = np.stack([mixture.weights[a], mixture.weights[b]], axis=1) / weights[:, None]
+    means, loadings, noise = (getattr(mixture, name)[np.stack([a, b], axis=1)] for name in ("means", "loadings", "noise"))
+    n, _, q, D = loadings.shape
+    apart = np.sqrt(shares.prod(axis=1))[:, None] * (means[:, 0] - means[:, 1])
+    spread = (np.sqrt(shares)[:, :, None, None] * loadings).reshape(n, 2 * q, D)
+    spread = np.concatenate([spread, apart[:, None, :]], axis=1)
+    left = np.einsum("pk,pkd->pd", shares, noise)
+    scaled = spread / np.sqrt(left)[:, None, :]
+    _, axes = np.linalg.eigh(scaled @ scaled.transpose(0, 2, 1))
+    spread = axes.transpose(0, 2, 1) @ spread
+    noise = left + np.square(spread[:, :-q]).sum(axis=1)
+    means = np.einsum("pk,pkd->pd", shares, means)
+    return replace(mixture, weights=weights, means=means, loadings=spread[:, -q:], noise=noise)
 
 
 @single_threaded_blas

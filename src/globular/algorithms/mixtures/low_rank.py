@@ -21,16 +21,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from functools import partial
+from typing import TypeAlias
 
 import numpy as np
 
 from globular.algorithms.kmeans.cells import draw_cells, label_by_cells
 from globular.algorithms.kmeans.subspace import POWER_STEPS
 from globular.algorithms.kmeans.variational import VariationalOptions
+from globular.algorithms.mixtures.low_rank_moves import LowRankProspects
 from globular.algorithms.mixtures.moves import ROUGH_TOL
+from globular.algorithms.mixtures.pipeline import STEPS_OF_MOVES, STEPS_PER_COMPONENT
 from globular.algorithms.mixtures.probing import NO_GRAPH, SearchByProbing, find_members
 from globular.algorithms.mixtures.variational import em_among_some
+from globular.algorithms.search import search
 from globular.algorithms.steps import Step, numbered_from
 from globular.model.coordinates import Coordinates
 from globular.model.covariances import CovarianceLimits
@@ -52,7 +55,8 @@ from globular.seam.among import ALL, Probe, Within
 from globular.seam.mixture_passes import ExpectLowRank, ScatterWithin
 from globular.seam.shard import Shard
 
-EStep = Callable[..., LowRankStatistics]
+EStep: TypeAlias = Callable[..., LowRankStatistics]
+Steps: TypeAlias = Iterator[Step[LowRankParameters]]
 OWN_CELL = Within()
 """A row looks at the component of its label alone."""
 ROUND = 8
@@ -60,6 +64,12 @@ ROUND = 8
 STEPS_PER_TRIAL = 2
 """Iterations that a new estimate has to be ahead of the old one: on all sets tried the second one decides as the tenth
 does."""
+LAST_GAIN = 0.02
+"""Share of the largest gain that another estimate has to gain; larger = fewer estimates."""
+MOST_MOVED = 100
+"""Components up to which they are moved; larger = better starts of many, for up to half of the iterations."""
+WORTH_MOVING = 1e-4
+"""Nats a row that an exchange has to gain."""
 
 
 def start_low_rank(
@@ -108,38 +118,104 @@ def low_rank_em(
     rng: np.random.Generator,
     *,
     limits: CovarianceLimits,
-    learns: bool = False,
 ) -> Iterator[Step[LowRankParameters]]:
     """EM from `start`; rows begin at `shard.labels` unless they look at all components.
 
-    The objective of a step is F at the parameters before its M-step. Without `reg_covar` it never falls. If it `learns`,
-    noise that is shared is estimated again every few iterations, until an estimate fails; steps hold the best mixture.
+    The objective of a step is F at the parameters before its M-step. Without `reg_covar` it never falls.
     """
-    among = Probe(None, 0, options.C_prime) if options.C_prime < start.n_components else ALL
-    search = SearchByProbing(shard, NO_GRAPH, options, rng, ExpectLowRank)
+    return LowRankEM(shard, noise_type, options, rng, limits).steps(start)
 
-    def stay(mixture: LowRankParameters, *, idle: bool) -> LowRankStatistics:
-        return shard.run(ExpectLowRank(mixture, among))
 
-    def em(mixture: LowRankParameters, e_step: EStep, **changes: float) -> Iterator[Step[LowRankParameters]]:
-        within = limits if mixture.coordinates is None else mixture.coordinates.limits(limits)
-        update = partial(low_rank_m_step, limits=within, noise_type=noise_type)
-        return em_among_some(shard, mixture, e_step, update, replace(options, **changes))
+class LowRankEM:
+    """EM of one mixture, with other shared noise and other components now and then.
 
-    e_step, n = stay if among is ALL else search.e_step, 0
-    best = Step(0, -np.inf, 0, None, start)
-    learns = learns and start.coordinates is not None
-    while learns and n + ROUND + STEPS_PER_TRIAL < options.max_iter:
-        for step in em(best.model, e_step, max_iter=ROUND, tol=max(options.tol, ROUGH_TOL), patience=1):
-            rise, n = step.objective - best.objective, n + 1
-            best = replace(step, iteration=n, stopped="")
-            yield best
-        goal = best.objective + STEPS_PER_TRIAL * rise + ROUGH_TOL * shard.total_weight
-        for step in em(with_noise_anew(shard, best.model, limits), stay, max_iter=STEPS_PER_TRIAL, tol=0.0):
-            learns, n = step.objective > goal, n + 1
-            best = replace(step if learns else best, iteration=n, n_distances=step.n_distances, stopped="")
-            yield best
-    yield from numbered_from(em(best.model, e_step, max_iter=options.max_iter - n), n)
+    Its generators go on from the best step so far, yield steps that hold the best, and leave the last as `best`.
+    """
+
+    def __init__(
+        self, shard: Shard, noise_type: str, options: VariationalOptions, rng: np.random.Generator,
+        limits: CovarianceLimits,
+    ) -> None:  # fmt: skip
+        self._shard, self._options, self._limits, self._rng = shard, options, limits, rng
+        self._noise_type = noise_type
+
+    def _stay(self, mixture: LowRankParameters, *, idle: bool = False) -> LowRankStatistics:
+        """An E-step that leaves K(n) as it is."""
+        few = self._options.C_prime < mixture.n_components
+        return self._shard.run(ExpectLowRank(mixture, Probe(None, 0, self._options.C_prime) if few else ALL))
+
+    def _searching(self, n_components: int) -> EStep:
+        """E-steps that renew K(n), the first of them and others when it is due."""
+        if self._options.C_prime >= n_components:
+            return self._stay
+        return SearchByProbing(self._shard, NO_GRAPH, self._options, self._rng, ExpectLowRank).e_step
+
+    def _update(self, mixture: LowRankParameters, found: LowRankStatistics) -> LowRankParameters:
+        limits = self._limits if mixture.coordinates is None else mixture.coordinates.limits(self._limits)
+        return low_rank_m_step(mixture, found, limits, self._noise_type)
+
+    def steps(self, start: LowRankParameters, e_step: EStep | None = None, **changes: float) -> Steps:
+        """Plain EM with these changes of the options."""
+        options = replace(self._options, **changes)
+        e_step = e_step or self._searching(start.n_components)
+        return em_among_some(self._shard, start, e_step, self._update, options)
+
+    def improved(self, start: LowRankParameters, *, moves: bool) -> Steps:
+        """EM to its end, on the way to which the noise that components share is learnt, and components are moved."""
+        self.best, self._rise = Step(0, -np.inf, 0, None, start), np.inf
+        yield from self._learn_noise()
+        if moves and 3 <= start.n_components <= MOST_MOVED:
+            yield from self._roughly(self._options.max_iter)
+            before = self.best.objective
+            yield from self._move()
+            if self.best.objective > before:
+                yield from self._learn_noise()
+        n = self.best.iteration
+        yield from numbered_from(self.steps(self.best.model, max_iter=self._options.max_iter - n), n)
+
+    def _n_left(self) -> int:
+        """Iterations that may be spent before the last ones."""
+        return self._options.max_iter - self.best.iteration - 1
+
+    def _take(self, step: Step[LowRankParameters], *, better: bool = True) -> Step[LowRankParameters]:
+        """Count a step, and keep its mixture if it is better."""
+        kept, n = step if better else self.best, self.best.iteration + 1
+        self.best = replace(kept, iteration=n, n_distances=step.n_distances, stopped="")
+        return self.best
+
+    def _roughly(self, at_most: int) -> Steps:
+        """EM while it gains much."""
+        at_most = min(at_most, self._n_left())
+        tol = max(self._options.tol, ROUGH_TOL)
+        for step in self.steps(self.best.model, max_iter=at_most, tol=tol, patience=1) if at_most > 0 else ():
+            self._rise = step.objective - self.best.objective
+            yield self._take(step)
+
+    def _learn_noise(self) -> Steps:
+        """A few iterations, then the shared noise anew, for as long as that is better."""
+        learns, most = self.best.model.coordinates is not None, ROUGH_TOL * self._shard.total_weight / LAST_GAIN
+        while learns and self._n_left() >= ROUND + STEPS_PER_TRIAL:
+            yield from self._roughly(ROUND)
+            before = self.best.objective + STEPS_PER_TRIAL * self._rise
+            trial = with_noise_anew(self._shard, self.best.model, self._limits)
+            for step in self.steps(trial, self._stay, max_iter=STEPS_PER_TRIAL, tol=0.0):
+                gain = step.objective - before
+                yield self._take(step, better=gain > 0.0)
+            learns, most = gain > LAST_GAIN * most, max(gain, most)
+
+    def _move(self) -> Steps:
+        """Exchanges of components."""
+        n_steps = min(self._n_left() // 2, STEPS_OF_MOVES + STEPS_PER_COMPONENT * self.best.model.n_components)
+
+        def draw(mixture: LowRankParameters) -> LowRankProspects:
+            found = self._searching(mixture.n_components)(mixture, idle=True)
+            return LowRankProspects(self._shard, mixture, found, self._update)
+
+        def iterate(mixture: LowRankParameters, n: int) -> Steps:
+            return self.steps(mixture, max_iter=n, tol=0.0)
+
+        for step in search(self.best, draw, iterate, n_steps, WORTH_MOVING * self._shard.total_weight):
+            yield self._take(step)
 
 
 def with_noise_anew(shard: Shard, mixture: LowRankParameters, limits: CovarianceLimits) -> LowRankParameters:

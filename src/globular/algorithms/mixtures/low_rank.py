@@ -33,7 +33,7 @@ from globular.algorithms.mixtures.moves import ROUGH_TOL
 from globular.algorithms.mixtures.pipeline import STEPS_OF_MOVES, STEPS_PER_COMPONENT
 from globular.algorithms.mixtures.probing import NO_GRAPH, SearchByProbing, find_members
 from globular.algorithms.mixtures.variational import em_among_some
-from globular.algorithms.search import search
+from globular.algorithms.search import SHORTEST, search
 from globular.algorithms.steps import Step, numbered_from
 from globular.model.coordinates import Coordinates
 from globular.model.covariances import CovarianceLimits
@@ -64,7 +64,7 @@ ROUND = 8
 STEPS_PER_TRIAL = 2
 """Iterations that a new estimate has to be ahead of the old one: on all sets tried the second one decides as the tenth
 does."""
-LAST_GAIN = 0.02
+LAST_GAIN = 0.05
 """Share of the largest gain that another estimate has to gain; larger = fewer estimates."""
 MOST_MOVED = 100
 """Components up to which they are moved; larger = better starts of many, for up to half of the iterations."""
@@ -137,18 +137,21 @@ class LowRankEM:
         limits: CovarianceLimits,
     ) -> None:  # fmt: skip
         self._shard, self._options, self._limits, self._rng = shard, options, limits, rng
-        self._noise_type = noise_type
+        self._noise_type, self._most = noise_type, ROUGH_TOL * shard.total_weight / LAST_GAIN
+        self._search_anew()
 
     def _stay(self, mixture: LowRankParameters, *, idle: bool = False) -> LowRankStatistics:
         """An E-step that leaves K(n) as it is."""
         few = self._options.C_prime < mixture.n_components
         return self._shard.run(ExpectLowRank(mixture, Probe(None, 0, self._options.C_prime) if few else ALL))
 
-    def _searching(self, n_components: int) -> EStep:
-        """E-steps that renew K(n), the first of them and others when it is due."""
-        if self._options.C_prime >= n_components:
-            return self._stay
-        return SearchByProbing(self._shard, NO_GRAPH, self._options, self._rng, ExpectLowRank).e_step
+    def _search_anew(self) -> None:
+        """E-steps from now on renew K(n) in the first of them, and in others when it is due."""
+        self._search = SearchByProbing(self._shard, NO_GRAPH, self._options, self._rng, ExpectLowRank)
+
+    def _e_step(self, mixture: LowRankParameters, *, idle: bool) -> LowRankStatistics:
+        few = self._options.C_prime < mixture.n_components
+        return self._search.e_step(mixture, idle=idle) if few else self._stay(mixture)
 
     def _update(self, mixture: LowRankParameters, found: LowRankStatistics) -> LowRankParameters:
         limits = self._limits if mixture.coordinates is None else mixture.coordinates.limits(self._limits)
@@ -157,8 +160,7 @@ class LowRankEM:
     def steps(self, start: LowRankParameters, e_step: EStep | None = None, **changes: float) -> Steps:
         """Plain EM with these changes of the options."""
         options = replace(self._options, **changes)
-        e_step = e_step or self._searching(start.n_components)
-        return em_among_some(self._shard, start, e_step, self._update, options)
+        return em_among_some(self._shard, start, e_step or self._e_step, self._update, options)
 
     def improved(self, start: LowRankParameters, *, moves: bool) -> Steps:
         """EM to its end, on the way to which the noise that components share is learnt, and components are moved."""
@@ -193,7 +195,7 @@ class LowRankEM:
 
     def _learn_noise(self) -> Steps:
         """A few iterations, then the shared noise anew, for as long as that is better."""
-        learns, most = self.best.model.coordinates is not None, ROUGH_TOL * self._shard.total_weight / LAST_GAIN
+        learns = self.best.model.coordinates is not None
         while learns and self._n_left() >= ROUND + STEPS_PER_TRIAL:
             yield from self._roughly(ROUND)
             before = self.best.objective + STEPS_PER_TRIAL * self._rise
@@ -201,17 +203,17 @@ class LowRankEM:
             for step in self.steps(trial, self._stay, max_iter=STEPS_PER_TRIAL, tol=0.0):
                 gain = step.objective - before
                 yield self._take(step, better=gain > 0.0)
-            learns, most = gain > LAST_GAIN * most, max(gain, most)
+            learns, self._most = gain > LAST_GAIN * self._most, max(gain, self._most)
 
     def _move(self) -> Steps:
         """Exchanges of components."""
-        n_steps = min(self._n_left() // 2, STEPS_OF_MOVES + STEPS_PER_COMPONENT * self.best.model.n_components)
+        n_steps = min(self._n_left() // 2, max(SHORTEST, 3 * self.best.iteration // 2), STEPS_OF_MOVES + STEPS_PER_COMPONENT * self.best.model.n_components)
 
         def draw(mixture: LowRankParameters) -> LowRankProspects:
-            found = self._searching(mixture.n_components)(mixture, idle=True)
-            return LowRankProspects(self._shard, mixture, found, self._update)
+            return LowRankProspects(self._shard, mixture, self._e_step(mixture, idle=True), self._update)
 
         def iterate(mixture: LowRankParameters, n: int) -> Steps:
+            self._search_anew()
             return self.steps(mixture, max_iter=n, tol=0.0)
 
         for step in search(self.best, draw, iterate, n_steps, WORTH_MOVING * self._shard.total_weight):

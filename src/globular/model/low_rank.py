@@ -49,7 +49,7 @@ NOISES: dict[str, Pooling] = {
 }
 """What components and columns have one variance of the noise, given that of each and the weights of the components."""
 INDEPENDENT_ROWS = 3.0
-"""Rows for each column, as it were, that say of the noise of all columns that it is independent: D² / 2 numbers are
+"""Rows for each column, as it were, that say of the noise within cells that columns are independent: D² / 2 numbers are
 learnt from N rows, and in few rows columns seem to have more to do with each other than they have."""
 NARROWEST = 1e-2
 """Share of the average variance below which a component says no more of the shared noise; smaller = a few rows that are
@@ -310,18 +310,6 @@ def principal_start(
 
 
 @single_threaded_blas
-def says_of_shared_noise(cells: LowRankParameters, found: LowRankStatistics, limits: CovarianceLimits) -> F64:
-    """How much the scatter of every cell counts for what all of them share, (C,); Σ counts · these is one.
-
-    Each is divided by its own mean variance, lest a few wide cells decide alone; all but constant cells have no say.
-    """
-    variances, _ = about_new_means(cells, found)
-    floor, sizes = float(np.mean(limits.reg_covar) + np.mean(limits.smallest)), variances.mean(axis=1)
-    says = np.where(sizes > floor, 1.0 / (sizes + floor), 0.0)
-    return says / max(float(says @ found.counts), 1e-300)
-
-
-@single_threaded_blas
 def left_of_scatter(mixture: LowRankParameters, found: LowRankStatistics) -> tuple[F64, F64]:
     """What every component says of the shared noise, (C,), and what factors explain of the scatter so weighted, (D, D).
 
@@ -338,30 +326,21 @@ def left_of_scatter(mixture: LowRankParameters, found: LowRankStatistics) -> tup
     return says, symmetric(explained[None])[0]
 
 
-def in_shared_noise(mixture: LowRankParameters, scatter: F64, n_rows: float, limits: CovarianceLimits) -> LowRankParameters:
-    """The mixture in the coordinates of a new shared noise, as seen in so many rows; components keep its variances.
-
-    Correlations that independent columns would seem to have in so few rows are taken off: all shrink by the share that
-    chance has in the sum of their squares [Schäfer and Strimmer 2005].
-    """
-    old, D = mixture.coordinates, mixture.n_features
-    assert old is not None
-    widths = np.sqrt(np.maximum(np.diag(scatter), limits.smallest))
-    squares = float(np.square(scatter / np.outer(widths, widths)).sum()) - D
-    kept = max(0.0, 1.0 - D * (D - 1) / n_rows / max(squares, 1e-300))
-    at = coordinates_of(old.origin, np.where(np.eye(D) > 0, scatter, kept * scatter), limits)
-    means, loadings = at.to(old.back(mixture.means)), at.vectors_to(old.vectors_back(mixture.loadings))
-    noise = mixture.noise @ np.square(old.backward @ at.forward)
-    return LowRankParameters(mixture.weights, means, loadings, noise, at)
+def kept_of_correlations(scatter: F64, n_rows: float, limits: CovarianceLimits) -> float:
+    """1 less the share that chance has in the squares of correlations seen in so many rows [Schäfer, Strimmer 2005]."""
+    widths, D = np.sqrt(np.maximum(np.diag(scatter), limits.smallest)), len(scatter)
+    squares = float(np.square((scatter / np.outer(widths, widths))[np.eye(D) == 0]).sum())
+    return max(0.0, 1.0 - D * (D - 1) / n_rows / max(squares, 1e-300))
 
 
-def shared_coordinates(origin: F64, scatter: F64, n_rows: float, limits: CovarianceLimits) -> Coordinates:
-    """Those in which noise of this covariance, of so many rows, is that of independent columns, within the limits."""
-    scatter = scatter + INDEPENDENT_ROWS * len(origin) / n_rows * np.diag(np.diag(scatter))
-    return coordinates_of(origin, scatter, limits)
-
-
-def coordinates_of(origin: F64, scatter: F64, limits: CovarianceLimits) -> Coordinates:
-    """Those in which noise of this covariance is that of independent columns, within the limits."""
-    moments = CentralMoments(np.ones(1), np.zeros((1, len(origin))), scatter[None], np.ones(1, dtype=bool))
-    return Coordinates.of_covariance(origin, FAMILIES["tied"].estimate(moments, scatter, limits))
+def in_shared_noise(
+    mixture: LowRankParameters, origin: F64, scatter: F64, kept: float, limits: CovarianceLimits
+) -> LowRankParameters:
+    """The mixture in coordinates in which noise of this covariance, its correlations times `kept`, is independent."""
+    shrunk = np.where(np.eye(len(origin)) > 0, scatter, kept * scatter)
+    moments = CentralMoments(np.ones(1), np.zeros((1, len(origin))), shrunk[None], np.ones(1, dtype=bool))
+    at = Coordinates.of_covariance(origin, FAMILIES["tied"].estimate(moments, shrunk, limits))
+    old, columns = mixture.coordinates, mixture.in_columns()
+    turn = at.forward if old is None else old.backward @ at.forward
+    means, loadings = at.to(columns.means), at.vectors_to(columns.loadings)
+    return LowRankParameters(mixture.weights, means, loadings, mixture.noise @ np.square(turn), at)

@@ -38,17 +38,17 @@ from globular.algorithms.steps import Step, numbered_from
 from globular.model.coordinates import Coordinates
 from globular.model.covariances import CovarianceLimits
 from globular.model.low_rank import (
+    INDEPENDENT_ROWS,
     LowRankParameters,
     LowRankStatistics,
     in_shared_noise,
     isotropic_factors,
+    kept_of_correlations,
     left_of_scatter,
     low_rank_m_step,
     power_step,
     principal_start,
     probing_directions,
-    says_of_shared_noise,
-    shared_coordinates,
 )
 from globular.model.statistics import F64
 from globular.seam.among import ALL, Probe, Within
@@ -104,10 +104,11 @@ def start_low_rank(
 def find_coordinates(shard: Shard, means: F64, limits: CovarianceLimits) -> Coordinates:
     """Where the noise of cells, as `shard.labels` has them, is that of independent columns on average."""
     cells = isotropic_factors(means, 1.0, 1)
-    found = shard.run(ExpectLowRank(cells, OWN_CELL))
-    says = says_of_shared_noise(cells, found, limits)
-    scatter = shard.run(ScatterWithin(means + found.shifts, says))
-    return shared_coordinates(shard.column_moments()[0], scatter, shard.total_weight, limits)
+    cells = low_rank_m_step(cells, shard.run(ExpectLowRank(cells, OWN_CELL)), limits, "spherical")
+    kept = 1.0 / (1.0 + INDEPENDENT_ROWS * shard.n_columns / shard.total_weight)
+    found = with_noise_anew(shard, cells, limits, kept).coordinates
+    assert found is not None
+    return found
 
 
 def low_rank_em(
@@ -218,16 +219,18 @@ class LowRankEM:
 
         for step in search(self.best, draw, iterate, n_steps, WORTH_MOVING * self._shard.total_weight):
             yield self._take(step)
+        self._search_anew()
 
 
-def with_noise_anew(shard: Shard, mixture: LowRankParameters, limits: CovarianceLimits) -> LowRankParameters:
+def with_noise_anew(
+    shard: Shard, mixture: LowRankParameters, limits: CovarianceLimits, kept: float | None = None
+) -> LowRankParameters:
     """The mixture with the shared noise that its factors leave of the rows, each in the component of its label."""
     found = shard.run(ExpectLowRank(mixture, OWN_CELL))
     says, explained = left_of_scatter(mixture, found)
-    assert mixture.coordinates is not None
-    means = mixture.coordinates.back(mixture.means + found.shifts)
-    scatter = shard.run(ScatterWithin(means, says)) - explained
-    return in_shared_noise(mixture, scatter, shard.total_weight, limits)
+    scatter = shard.run(ScatterWithin(replace(mixture, means=mixture.means + found.shifts).in_columns().means, says)) - explained
+    kept = kept_of_correlations(scatter, shard.total_weight, limits) if kept is None else kept
+    return in_shared_noise(mixture, shard.column_moments()[0], scatter, kept, limits)
 
 
 def find_low_rank_members(

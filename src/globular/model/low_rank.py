@@ -213,7 +213,7 @@ def low_rank_m_step(
 
 
 def left_by_factors(mixture: LowRankParameters, found: LowRankStatistics) -> tuple[F64, F64, F64]:
-    """X = (I + A Vᵀ)⁻¹ A and A, (C, q, D), and the diagonal of S − Xᵀ A, (C, D): what is noise once EM has new factors."""
+    """X = (I + A Vᵀ)⁻¹ A and A, (C, q, D), and the diagonal of S − Xᵀ A, (C, D): noise beside new factors."""
     variances, A = about_new_means(mixture, found)
     X = np.linalg.solve(np.eye(mixture.n_factors) + symmetric(A @ mixture.directions.transpose(0, 2, 1)), A)
     return X, A, variances - np.einsum("cqd,cqd->cd", X, A)
@@ -259,20 +259,22 @@ def merged(mixture: LowRankParameters, a: I64, b: I64) -> LowRankParameters:
 
     The q longest of the 2q + 1 directions of both, in units of the noise, are its factors; noise takes up the others.
     """
-    weights = mixture.weights[a] + mixture.weights[b]
-    shares = np.stack([mixture.weights[a], mixture.weights[b]], axis=1) / weights[:, None]
-    means, loadings, noise = (getattr(mixture, name)[np.stack([a, b], axis=1)] for name in ("means", "loadings", "noise"))
+    both = np.stack([a, b], axis=1)
+    weights, means, loadings, noise = (
+        each[both] for each in (mixture.weights, mixture.means, mixture.loadings, mixture.noise)
+    )
+    shares = weights / weights.sum(axis=1, keepdims=True)
     n, _, q, D = loadings.shape
     apart = np.sqrt(shares.prod(axis=1))[:, None] * (means[:, 0] - means[:, 1])
     spread = (np.sqrt(shares)[:, :, None, None] * loadings).reshape(n, 2 * q, D)
-    spread = np.concatenate([spread, apart[:, None, :]], axis=1)
+    spread = np.concatenate([spread, apart[:, None, :]], axis=1)  # directions of both, and that from one to the other
     left = np.einsum("pk,pkd->pd", shares, noise)
     scaled = spread / np.sqrt(left)[:, None, :]
     _, axes = np.linalg.eigh(scaled @ scaled.transpose(0, 2, 1))
     spread = axes.transpose(0, 2, 1) @ spread
     noise = left + np.square(spread[:, :-q]).sum(axis=1)
     means = np.einsum("pk,pkd->pd", shares, means)
-    return replace(mixture, weights=weights, means=means, loadings=spread[:, -q:], noise=noise)
+    return replace(mixture, weights=weights.sum(axis=1), means=means, loadings=spread[:, -q:], noise=noise)
 
 
 @single_threaded_blas

@@ -12,7 +12,8 @@ with one component a row and orthonormal directions its statistics are S V, a st
 at once. Cells with fewer rows than factors have faint ones beyond those that their rows span.
 
 *Correlated noise.* What the columns of all cells have to do with each other, T of `model.coordinates`, is taken from
-the scatter within cells, and stays: all else is in these coordinates, and EM there is EM.
+the scatter within cells first, and from what factors leave of it later, where F is then higher: all else is in these
+coordinates, and EM there is EM.
 Deviation: Gales (1999), who ties a matrix in this way, learns it along with the rest, from D × D statistics of every
 component, or of every column.
 """
@@ -62,8 +63,7 @@ OWN_CELL = Within()
 ROUND = 8
 """Most iterations before the shared noise is estimated again; larger = fewer estimates, later."""
 STEPS_PER_TRIAL = 2
-"""Iterations that a new estimate has to be ahead of the old one: on all sets tried the second one decides as the tenth
-does."""
+"""Iterations that a new estimate has to be ahead of the old one: on nine sets the second decides as the tenth does."""
 LAST_GAIN = 0.05
 """Share of the largest gain that another estimate has to gain; larger = fewer estimates."""
 MOST_MOVED = 100
@@ -111,27 +111,8 @@ def find_coordinates(shard: Shard, means: F64, limits: CovarianceLimits) -> Coor
     return found
 
 
-def low_rank_em(
-    shard: Shard,
-    start: LowRankParameters,
-    noise_type: str,
-    options: VariationalOptions,
-    rng: np.random.Generator,
-    *,
-    limits: CovarianceLimits,
-) -> Iterator[Step[LowRankParameters]]:
-    """EM from `start`; rows begin at `shard.labels` unless they look at all components.
-
-    The objective of a step is F at the parameters before its M-step. Without `reg_covar` it never falls.
-    """
-    return LowRankEM(shard, noise_type, options, rng, limits).steps(start)
-
-
 class LowRankEM:
-    """EM of one mixture, with other shared noise and other components now and then.
-
-    Its generators go on from the best step so far, yield steps that hold the best, and leave the last as `best`.
-    """
+    """EM of one mixture. The objective is F before the M-step; without `reg_covar` it never falls in `steps`."""
 
     def __init__(
         self, shard: Shard, noise_type: str, options: VariationalOptions, rng: np.random.Generator,
@@ -164,7 +145,7 @@ class LowRankEM:
         return em_among_some(self._shard, start, e_step or self._e_step, self._update, options)
 
     def improved(self, start: LowRankParameters, *, moves: bool) -> Steps:
-        """EM to its end, on the way to which the noise that components share is learnt, and components are moved."""
+        """EM to its end, with shared noise learnt and components moved on the way; steps hold the best mixture."""
         self.best, self._rise = Step(0, -np.inf, 0, None, start), np.inf
         yield from self._learn_noise()
         if moves and 3 <= start.n_components <= MOST_MOVED:
@@ -208,7 +189,8 @@ class LowRankEM:
 
     def _move(self) -> Steps:
         """Exchanges of components."""
-        n_steps = min(self._n_left() // 2, max(SHORTEST, 3 * self.best.iteration // 2), STEPS_OF_MOVES + STEPS_PER_COMPONENT * self.best.model.n_components)
+        n_steps = STEPS_OF_MOVES + STEPS_PER_COMPONENT * self.best.model.n_components
+        n_steps = min(n_steps, self._n_left() // 2, max(SHORTEST, 3 * self.best.iteration // 2))
 
         def draw(mixture: LowRankParameters) -> LowRankProspects:
             return LowRankProspects(self._shard, mixture, self._e_step(mixture, idle=True), self._update)
@@ -228,7 +210,8 @@ def with_noise_anew(
     """The mixture with the shared noise that its factors leave of the rows, each in the component of its label."""
     found = shard.run(ExpectLowRank(mixture, OWN_CELL))
     says, explained = left_of_scatter(mixture, found)
-    scatter = shard.run(ScatterWithin(replace(mixture, means=mixture.means + found.shifts).in_columns().means, says)) - explained
+    means = replace(mixture, means=mixture.means + found.shifts).in_columns().means
+    scatter = shard.run(ScatterWithin(means, says)) - explained
     kept = kept_of_correlations(scatter, shard.total_weight, limits) if kept is None else kept
     return in_shared_noise(mixture, shard.column_moments()[0], scatter, kept, limits)
 

@@ -1,11 +1,9 @@
-"""Exchanges of factor analysers: one component becomes two and two others one (see `search`, and `moves` of Gaussians).
+"""Exchanges of factor analysers: one component becomes two and two others one (see `search` and `moves`).
 
-- *Gains*: inside every component two halves are fitted by a few EM steps, factors included, that start on either side of
-  the mean along the longest factor. What they gain is the expected log-likelihood of the rows under their own half: an
-  overlap counts against it.
-- *Losses*: of close pairs, what the log-likelihood of both would lose to one component with their moments, of as many
-  factors as each had.
-- Components with fewer rows than a mean and factors take (*thin* ones) are spare, and no exchange may leave more.
+Halves are fitted by a few EM steps, factors included, from either side of the mean along the longest factor; what they
+gain is the expected log-likelihood of rows under their own half, so that an overlap counts against it. A pair loses what
+one component with the moments and as many factors makes less likely. *Thin* components have too few rows for factors:
+they are spare, and no exchange may leave more of them.
 """
 
 from __future__ import annotations
@@ -18,7 +16,7 @@ import numpy as np
 from globular.algorithms.mixtures.moves import CUTS, N_CLOSE
 from globular.algorithms.search import Change, Prospects
 from globular.model.low_rank import LowRankParameters, LowRankStatistics, merged
-from globular.model.statistics import F64, I64
+from globular.model.statistics import I64
 from globular.seam.among import Within
 from globular.seam.mixture_passes import ExpectLowRank
 from globular.seam.shard import Shard
@@ -40,20 +38,18 @@ class LowRankProspects(Prospects[LowRankParameters]):
         alone = shard.run(ExpectLowRank(mixture, Within()))
         halves = in_halves(mixture)
         for _ in range(CUTS):
-            within = shard.run(ExpectLowRank(halves, Within(2)))
-            own, halves_now = halves.expected(within), update(halves, within)
-            last, halves = halves, halves_now
-        self.halves = halves
+            within, last = shard.run(ExpectLowRank(halves, Within(2))), halves
+            halves = update(halves, within)
+        self.halves, own = halves, last.expected(within)
         self.gains = own.reshape(-1, 2).sum(axis=1) - mixture.expected(alone)
         self.gains[last.weights.reshape(-1, 2).min(axis=1) < self._least_share] = 0.0
         self.pairs = close_pairs(mixture)
         self.n_distances = found.n_distances + shard.n_rows * (1 + 2 * CUTS)
         a, b = self.pairs.T
-        weights = mixture.weights
         self.merged = merged(mixture, a, b)
-        costs = [-0.5 * shard.total_weight * each.weights * each.biases for each in (mixture, self.merged)]
-        thin = weights < self._least_share
-        self.losses = np.where(thin[a] | thin[b], 0.0, np.maximum(costs[0][a] + costs[0][b] - costs[1], 0.0))
+        own, one = (-0.5 * shard.total_weight * each.weights * each.biases for each in (mixture, self.merged))
+        thin = mixture.weights < self._least_share
+        self.losses = np.where(thin[a] | thin[b], 0.0, np.maximum(own[a] + own[b] - one, 0.0))
 
     def is_sound(self, model: LowRankParameters) -> bool:
         """Whether no more components are thin than before."""
@@ -66,9 +62,12 @@ class LowRankProspects(Prospects[LowRankParameters]):
         which = np.array([np.flatnonzero((self.pairs == pair).all(axis=1))[0] for pair in np.stack([a, b], axis=1)])
         parts = {}
         for name in ("weights", "means", "loadings", "noise"):
-            values = getattr(self._mixture, name).copy()
-            halves = getattr(self.halves, name)
-            values[a], values[split], values[b] = getattr(self.merged, name)[which], halves[2 * split], halves[2 * split + 1]
+            values, halves = getattr(self._mixture, name).copy(), getattr(self.halves, name)
+            values[a], values[split], values[b] = (
+                getattr(self.merged, name)[which],
+                halves[2 * split],
+                halves[2 * split + 1],
+            )
             parts[name] = values
         parts["weights"] /= parts["weights"].sum()
         return replace(self._mixture, **parts)

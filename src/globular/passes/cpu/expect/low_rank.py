@@ -318,7 +318,10 @@ def expect_within(shard: CpuShard, work: ExpectLowRank) -> LowRankStatistics:
     assert isinstance(work.among, Within)
     shard, n = in_coordinates(shard, work.mixture), work.among.n_parts
     members = (shard.labels[:, None] * n + np.arange(n)).astype(np.int32)
-    pairs, total = Sorted(work.mixture, shard.dense_rows, members, shard.n_threads), _nothing(work.mixture, shard.total_weight)
+    pairs, total = (
+        Sorted(work.mixture, shard.dense_rows, members, shard.n_threads),
+        _nothing(work.mixture, shard.total_weight),
+    )
     shares = pairs.costs()
     total.n_distances, total.log_likelihood = members.size, share_out(shares, shard.weights, shard.n_threads)[1]
     pairs.add(shares, total)

@@ -56,7 +56,8 @@ class LowRankGaussianMixture(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
     correlated_noise : bool, default=True
         Whether the noise of a column goes with that of the columns before it, in one way for all components: its
         covariance is then ``inv(T) @ diag(noise) @ inv(T).T`` with one unit lower triangular T, taken from the rows
-        within k-means cells, and from what factors leave of them where that is likelier; `noise` says what has a variance beside what the columns before say of it
+        within k-means cells, and from what factors leave of them where that is likelier; `noise`
+        says what has a variance beside what the columns before say of it
         ("spherical": all columns in units of what they share). The fit keeps a copy of the rows.
     {n_candidates, tol_of_bound}
     reg_covar : float or "auto", default="auto"
@@ -66,9 +67,9 @@ class LowRankGaussianMixture(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
         Most iterations of one run; 0 leaves the mixture where it starts.
     init : {"auto", "k-means++", "plain k-means++", "afk-mc2", "k-means||", "hierarchical", "random"}, array or \
 callable, default="auto"
-        Starting means: the name of a seeding, improved by swaps and k-means steps and, up to 100 components, by moves of components during EM; an array
-        of shape (n_components, n_features), from which no component is moved; or a function ``(X, n_components, random_state) -> array``. Factors begin as
-        the principal components of their cells.
+        Starting means: the name of a seeding, improved by swaps and k-means steps and, up to 100 components, by
+        moves during EM; an array of shape (n_components, n_features), from which EM alone goes on; or a function
+        ``(X, n_components, random_state) -> array``. Factors begin as the principal components of their cells.
     {n_runs, max_time, random_state, warm_start, verbose, callbacks, n_threads}
 
     Attributes

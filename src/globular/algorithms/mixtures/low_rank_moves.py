@@ -1,7 +1,7 @@
 """Exchanges of factor analysers: one component becomes two and two others one (see `search` and `moves`).
 
-Halves are fitted by a few EM steps, factors included, from either side of the mean along the longest factor; what they
-gain is the expected log-likelihood of rows under their own half, so that an overlap counts against it. A pair loses what
+Halves are fitted by a few EM steps, factors included, from either side of the mean along the longest factor; their gain
+is the expected log-likelihood of rows under their own half, so that an overlap counts against it. A pair loses what
 one component with the moments and as many factors makes less likely. *Thin* components have too few rows for factors:
 they are spare, and no exchange may leave more of them.
 """

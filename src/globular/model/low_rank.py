@@ -215,7 +215,8 @@ def low_rank_m_step(
 def left_by_factors(mixture: LowRankParameters, found: LowRankStatistics) -> tuple[F64, F64, F64]:
     """X = (I + A Vᵀ)⁻¹ A and A, (C, q, D), and the diagonal of S − Xᵀ A, (C, D): noise beside new factors."""
     variances, A = about_new_means(mixture, found)
-    X = np.linalg.solve(np.eye(mixture.n_factors) + symmetric(A @ mixture.directions.transpose(0, 2, 1)), A)
+    inner = np.eye(mixture.n_factors) + symmetric(A @ mixture.directions.transpose(0, 2, 1))
+    X: F64 = np.asarray(np.linalg.solve(inner, A), dtype=np.float64)
     return X, A, variances - np.einsum("cqd,cqd->cd", X, A)
 
 

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -139,7 +139,7 @@ class LowRankEM:
         limits = self._limits if mixture.coordinates is None else mixture.coordinates.limits(self._limits)
         return low_rank_m_step(mixture, found, limits, self._noise_type)
 
-    def steps(self, start: LowRankParameters, e_step: EStep | None = None, **changes: float) -> Steps:
+    def steps(self, start: LowRankParameters, e_step: EStep | None = None, **changes: Any) -> Steps:
         """Plain EM with these changes of the options."""
         options = replace(self._options, **changes)
         return em_among_some(self._shard, start, e_step or self._e_step, self._update, options)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from globular.algorithms.kmeans.variational import VariationalOptions
-from globular.algorithms.mixtures.low_rank import find_coordinates, low_rank_em, start_low_rank
+from globular.algorithms.mixtures.low_rank import LowRankEM, find_coordinates, start_low_rank
 from globular.model.covariances import CovarianceLimits
 from globular.model.low_rank import NOISES, LowRankParameters, low_rank_m_step
 from globular.model.statistics import F64
@@ -53,7 +53,7 @@ def fitted(
 ) -> tuple[list[float], LowRankParameters]:
     options = VariationalOptions(C_prime=C_prime, max_iter=max_iter, tol=0.0)
     start, rng = start_for(shard, X, C, noise, correlated=correlated), np.random.default_rng(1)
-    steps = list(low_rank_em(shard, start, noise, options, rng, limits=limits_for(X)))
+    steps = list(LowRankEM(shard, noise, options, rng, limits_for(X)).steps(start))
     return [step.objective for step in steps], steps[-1].model
 
 
@@ -89,7 +89,7 @@ def test_all_components_are_exact_em(correlated: bool) -> None:
     mixture = start_for(shard, X, C, correlated=correlated)
     options, at = VariationalOptions(C, max_iter=8, tol=0.0), mixture.coordinates
     seen, within = oracle.seen(X, mixture), limits if at is None else at.limits(limits)
-    for step in low_rank_em(shard, mixture, "diag", options, np.random.default_rng(0), limits=limits):
+    for step in LowRankEM(shard, "diag", options, np.random.default_rng(0), limits).steps(mixture):
         q, densities = soft.posterior(X, oracle.in_columns(mixture))
         assert step.objective == pytest.approx(densities.sum(), rel=1e-10)
         mixture = replace(oracle.m_step(seen, weights, q, mixture, within), coordinates=at)
@@ -188,11 +188,32 @@ def test_weights_of_correlated_noise_are_repetitions() -> None:
     np.testing.assert_allclose(found[0].forward, found[1].forward, rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.parametrize("C", [4, 8])
+def test_shared_noise_is_learnt_and_components_are_moved_to_the_truth(C: int) -> None:
+    """Independent noise, and a start with two true components in one: few components look at all, others at K(n)."""
+    truth = replace(true_mixture(C, 1), loadings=2.0 * np.random.default_rng(1).normal(size=(C, Q, D)))
+    X, _ = truth.sample(4000, np.random.RandomState(0))
+    means = truth.means.copy()
+    means[0] = means[1] + 0.1
+    shard, limits, rng = CpuShard(X), limits_for(X), np.random.default_rng(0)
+    shard.run(Assign(means, want="labels"))
+    start = start_low_rank(shard, means, Q, "diag", rng, limits=limits, labelled=True, correlated=True)
+    options = VariationalOptions(min(C, 5), max_iter=100, tol=1e-3)
+    first, plain = start.coordinates, list(LowRankEM(shard, "diag", options, rng, limits).steps(start))[-1]
+    steps = list(LowRankEM(shard, "diag", options, rng, limits).improved(start, moves=True))
+    wanted = CpuShard(X).run(ExpectLowRank(truth)).log_likelihood
+    assert steps[-1].objective > wanted - 0.02 * len(X) > plain.objective
+    assert [step.iteration for step in steps] == list(range(1, len(steps) + 1)) and len(steps) <= 100
+    assert first is not None and steps[-1].model.coordinates is not None
+    off = [np.abs(np.tril(at.regressions, -1)).mean() for at in (first, steps[-1].model.coordinates)]
+    assert off[1] < 0.5 * off[0]
+
+
 def test_cells_of_few_rows_have_fewer_factors() -> None:
     X = rows_of(3, 30)
     shard = CpuShard(X)
     start = start_for(shard, X, 25, reg_covar=1e-3)
     assert np.isfinite(start.loadings).all() and (start.noise > 0).all()
     options = VariationalOptions(C_prime=3, max_iter=5, tol=0.0)
-    last = list(low_rank_em(shard, start, "diag", options, np.random.default_rng(0), limits=limits_for(X, 1e-3)))[-1]
+    last = list(LowRankEM(shard, "diag", options, np.random.default_rng(0), limits_for(X, 1e-3)).steps(start))[-1]
     assert np.isfinite(last.objective) and np.isfinite(last.model.loadings).all()

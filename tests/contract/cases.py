@@ -27,7 +27,7 @@ from globular.model.wishart import GaussianPrior
 from globular.passes.cpu import CpuShard
 from globular.passes.cpu.engine.group import group_by
 from globular.passes.host import NOMINEES, HostShard
-from globular.seam.among import Down, Neighbors, Probe, Remembered
+from globular.seam.among import Down, Neighbors, Probe, Remembered, Within
 from globular.seam.answers import NEAREST, Answer, Blurred, Centers, LowRank, Nearest, Own, Truncated
 from reference import assign as hard
 from reference import chunks, draws, linear
@@ -541,6 +541,8 @@ CASES = [
     *(Case(f"answer correlated low rank, {want}", lambda p, x=want: Answer(p.correlated, x), says(lambda p, x=want: [
         soft.posterior(p.rows, factors.in_columns(p.correlated))[0 if x == "probabilities" else 1]], 1e-5), dense=True)
       for want in ("log_densities", "probabilities")),
+    Case("expect low rank, within", lambda p: ExpectLowRank(p.low_rank, Within()), lambda p, s, b, a, found: alike(
+        found, factors.statistics(p.rows, p.w, p.low_rank, np.eye(C)[b["labels"]], N))),
     Case("expect low rank, probe", lambda p: ExpectLowRank(p.low_rank, Probe(p.cells, 2, 3)), low_rank_probe),
     *(Case(f"answer low rank, {want}", lambda p, x=want: Answer(p.low_rank, x), says(lambda p, x=want: [
         soft.posterior(p.rows, factors.as_full(p.low_rank))[0 if x == "probabilities" else 1]]), dense=True)

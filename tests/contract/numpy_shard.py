@@ -12,7 +12,7 @@ from globular.model.low_rank import LowRankParameters
 from globular.model.nested import NestedStatistics
 from globular.passes.cpu.shard import BlockShard
 from globular.seam import answers, mixture_passes, passes
-from globular.seam.among import Down, Need, Neighbors, Probe
+from globular.seam.among import All, Down, Need, Neighbors, Probe, Within
 from reference import assign as hard
 from reference import expect as soft
 from reference import linear, low_rank
@@ -128,9 +128,13 @@ def expect_low_rank(shard: NumpyShard, work: mixture_passes.ExpectLowRank) -> An
     if isinstance(work.among, Probe):
         kept = shard.state.get("members", np.int32, -1, work.among.n_candidates)
         kept[:] = members = members[:, : work.among.n_candidates]
+    if isinstance(work.among, Within):
+        members = (shard.labels[:, None] * work.among.n_parts + np.arange(work.among.n_parts)).astype(np.int32)
+    if isinstance(work.among, All | Probe):
         shard.labels[:] = members[:, 0]
     q = low_rank.responsibilities(joint, members)
-    return low_rank.statistics(shard.x, shard.w, work.mixture, q, joint.size)
+    n_distances = members.size if isinstance(work.among, Within) else joint.size
+    return low_rank.statistics(shard.x, shard.w, work.mixture, q, n_distances)
 
 
 @NumpyShard.implements(mixture_passes.ScatterWithin)

@@ -12,7 +12,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from globular.algorithms.kmeans.variational import VariationalOptions
 from globular.algorithms.mixtures.em import EMOptions, covariance_limits
-from globular.algorithms.mixtures.low_rank import find_low_rank_members, low_rank_em, start_low_rank
+from globular.algorithms.mixtures.low_rank import LowRankEM, find_low_rank_members, start_low_rank
 from globular.algorithms.mixtures.starts import settled
 from globular.algorithms.seeding.named import STARTS
 from globular.algorithms.steps import Finding, Run
@@ -56,7 +56,8 @@ class LowRankGaussianMixture(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
     correlated_noise : bool, default=True
         Whether the noise of a column goes with that of the columns before it, in one way for all components: its
         covariance is then ``inv(T) @ diag(noise) @ inv(T).T`` with one unit lower triangular T, taken from the rows
-        within k-means cells, and `noise` says what has a variance beside what the columns before say of it
+        within k-means cells, and from what factors leave of them where that is likelier; `noise`
+        says what has a variance beside what the columns before say of it
         ("spherical": all columns in units of what they share). The fit keeps a copy of the rows.
     {n_candidates, tol_of_bound}
     reg_covar : float or "auto", default="auto"
@@ -66,9 +67,9 @@ class LowRankGaussianMixture(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
         Most iterations of one run; 0 leaves the mixture where it starts.
     init : {"auto", "k-means++", "plain k-means++", "afk-mc2", "k-means||", "hierarchical", "random"}, array or \
 callable, default="auto"
-        Starting means: the name of a seeding, improved by swaps and k-means steps; an array of shape (n_components,
-        n_features), which stays as it is; or a function ``(X, n_components, random_state) -> array``. Factors begin as
-        the principal components of their cells.
+        Starting means: the name of a seeding, improved by swaps and k-means steps and, up to 100 components, by
+        moves during EM; an array of shape (n_components, n_features), from which EM alone goes on; or a function
+        ``(X, n_components, random_state) -> array``. Factors begin as the principal components of their cells.
     {n_runs, max_time, random_state, warm_start, verbose, callbacks, n_threads}
 
     Attributes
@@ -84,7 +85,8 @@ callable, default="auto"
         The most likely component of every row; from 500 components on, of those found by way of cells.
     lower_bound_ : float
         Mean free energy of a row, a lower bound of its log-likelihood, at the parameters the last iteration began with.
-        With ``reg_covar=0`` it never falls.
+        With ``reg_covar=0`` it never falls, but for a little where components were moved in vain and rows have to find
+        their candidates again.
     {lower_bounds_, history_}
     n_distances_ : int
         Densities (or distances) of a row and a component evaluated in the whole fit, its start apart.
@@ -149,6 +151,7 @@ callable, default="auto"
     def _start(self, data: Input, given: GivenStart, random_state: np.random.RandomState) -> Finding[Run]:
         options = VariationalOptions(C_prime=self._C_prime, max_iter=self.max_iter, tol=self.tol)
         shard, limits = data.shard, covariance_limits(data.shard, EMOptions(reg_covar=self.reg_covar))
+        moves = False
         if given.continues:
             start: LowRankParameters = self._mixture()
             rng = np.random.default_rng(random_state.randint(2**31, size=4))
@@ -160,12 +163,13 @@ callable, default="auto"
             rng = np.random.default_rng(random_state.randint(2**31, size=4))
             if chosen.is_seeding:  # a start that the user has chosen stays as it is
                 chosen = yield from settled(shard, chosen, rng)
-            self.init_ = chosen.name
+            self.init_, moves = chosen.name, chosen.is_seeding
             start = start_low_rank(
                 shard, chosen.centers, self._q(data.n_columns), self.noise, rng, limits=limits,
                 labelled=chosen.labelled, correlated=self.correlated_noise,
             )  # fmt: skip
-        return Run(low_rank_em(shard, start, self.noise, options, rng, limits=limits), start)
+        em = LowRankEM(shard, self.noise, options, rng, limits)
+        return Run(em.improved(start, moves=moves), start)
 
     def _isotropic(self, means: F64, variance: float) -> LowRankParameters:
         return isotropic_factors(means, variance, self._q(means.shape[1]))

@@ -49,8 +49,11 @@ NOISES: dict[str, Pooling] = {
 }
 """What components and columns have one variance of the noise, given that of each and the weights of the components."""
 INDEPENDENT_ROWS = 3.0
-"""Rows for each column, as it were, that say of the noise of all columns that it is independent: D² / 2 numbers are
+"""Rows for each column, as it were, that say of the noise within cells that columns are independent: D² / 2 numbers are
 learnt from N rows, and in few rows columns seem to have more to do with each other than they have."""
+NARROWEST = 1e-2
+"""Share of the average variance below which a component says no more of the shared noise; smaller = a few rows that are
+all but equal may decide alone."""
 FAINT = 1e-3
 """Variance along a factor that a cell has no rows for, relative to the noise: EM cannot bring back one that is zero."""
 
@@ -117,6 +120,12 @@ class LowRankParameters(Components):
         """The same columns without their correlations: what nominates components."""
         variances = self.noise + np.einsum("cqd,cqd->cd", self.loadings, self.loadings)
         return GaussianParameters(self.weights, self.means, variances, "diag")
+
+    def expected(self, found: LowRankStatistics) -> F64:
+        """Σ w q log p(c, x) of the rows that an E-step of this mixture gave each component, (C,)."""
+        squares = np.einsum("cd,cd->c", found.scatter, self.precisions)
+        squares -= np.einsum("cqd,cqd->c", self.directions, found.cross)
+        return -0.5 * (found.counts * self.biases + squares)
 
     def noisier(self, variance: F64) -> LowRankParameters:
         """The mixture of rows to which noise of these variances of the columns, (1,) or (D,), has been added.
@@ -198,12 +207,17 @@ def low_rank_m_step(
 
     A component without weight keeps its mean and loadings.
     """
-    variances, A = about_new_means(mixture, found)
-    X = np.linalg.solve(np.eye(mixture.n_factors) + symmetric(A @ mixture.directions.transpose(0, 2, 1)), A)
-    residuals = variances - np.einsum("cqd,cqd->cd", X, A)
-    filled = found.filled
-    loadings = np.where(filled[:, None, None], mixture.triangles @ X, mixture.loadings)
+    X, _, residuals = left_by_factors(mixture, found)
+    loadings = np.where(found.filled[:, None, None], mixture.triangles @ X, mixture.loadings)
     return _updated(mixture, found, loadings, residuals, mixture.noise, limits, noise_type)
+
+
+def left_by_factors(mixture: LowRankParameters, found: LowRankStatistics) -> tuple[F64, F64, F64]:
+    """X = (I + A Vᵀ)⁻¹ A and A, (C, q, D), and the diagonal of S − Xᵀ A, (C, D): noise beside new factors."""
+    variances, A = about_new_means(mixture, found)
+    inner = np.eye(mixture.n_factors) + symmetric(A @ mixture.directions.transpose(0, 2, 1))
+    X: F64 = np.asarray(np.linalg.solve(inner, A), dtype=np.float64)
+    return X, A, variances - np.einsum("cqd,cqd->cd", X, A)
 
 
 def about_new_means(mixture: LowRankParameters, found: LowRankStatistics) -> tuple[F64, F64]:
@@ -241,6 +255,30 @@ def _updated(
 
 
 @single_threaded_blas
+def merged(mixture: LowRankParameters, a: I64, b: I64) -> LowRankParameters:
+    """One component with the moments of both in the place of each pair, of as many factors.
+
+    The q longest of the 2q + 1 directions of both, in units of the noise, are its factors; noise takes up the others.
+    """
+    both = np.stack([a, b], axis=1)
+    weights, means, loadings, noise = (
+        each[both] for each in (mixture.weights, mixture.means, mixture.loadings, mixture.noise)
+    )
+    shares = weights / weights.sum(axis=1, keepdims=True)
+    n, _, q, D = loadings.shape
+    apart = np.sqrt(shares.prod(axis=1))[:, None] * (means[:, 0] - means[:, 1])
+    spread = (np.sqrt(shares)[:, :, None, None] * loadings).reshape(n, 2 * q, D)
+    spread = np.concatenate([spread, apart[:, None, :]], axis=1)  # directions of both, and that from one to the other
+    left = np.einsum("pk,pkd->pd", shares, noise)
+    scaled = spread / np.sqrt(left)[:, None, :]
+    _, axes = np.linalg.eigh(scaled @ scaled.transpose(0, 2, 1))
+    spread = axes.transpose(0, 2, 1) @ spread
+    noise = left + np.square(spread[:, :-q]).sum(axis=1)
+    means = np.einsum("pk,pkd->pd", shares, means)
+    return replace(mixture, weights=weights.sum(axis=1), means=means, loadings=spread[:, -q:], noise=noise)
+
+
+@single_threaded_blas
 def probing_directions(means: F64, bases: F64, coordinates: Coordinates | None = None) -> LowRankParameters:
     """A mixture whose directions V are orthonormal bases, (C, q, D), but for a factor: its E-step gives S V."""
     return replace(isotropic_factors(means, 1.0, bases.shape[1], coordinates), loadings=bases)
@@ -275,19 +313,37 @@ def principal_start(
 
 
 @single_threaded_blas
-def says_of_shared_noise(cells: LowRankParameters, found: LowRankStatistics, limits: CovarianceLimits) -> F64:
-    """How much the scatter of every cell counts for what all of them share, (C,); Σ counts · these is one.
+def left_of_scatter(mixture: LowRankParameters, found: LowRankStatistics) -> tuple[F64, F64]:
+    """What every component says of the shared noise, (C,), and what factors explain of the scatter so weighted, (D, D).
 
-    Each is divided by its own mean variance, lest a few wide cells decide alone; all but constant cells have no say.
+    Each is divided by the typical variance of its noise, a narrow one by no less than `NARROWEST` of the average.
     """
-    variances, _ = about_new_means(cells, found)
-    floor, sizes = float(np.mean(limits.reg_covar) + np.mean(limits.smallest)), variances.mean(axis=1)
-    says = np.where(sizes > floor, 1.0 / (sizes + floor), 0.0)
-    return says / max(float(says @ found.counts), 1e-300)
+    sizes = np.exp(np.log(mixture.noise).mean(axis=1))
+    says = 1.0 / np.maximum(sizes, NARROWEST * (found.counts @ sizes) / found.counts.sum())
+    says /= says @ found.counts
+    X, A, _ = left_by_factors(mixture, found)
+    flat = (A.shape[0] * A.shape[1], A.shape[2])
+    explained = ((says * found.counts)[:, None, None] * X).reshape(flat).T @ A.reshape(flat)
+    if mixture.coordinates is not None:
+        explained = mixture.coordinates.backward.T @ explained @ mixture.coordinates.backward
+    return says, symmetric(explained[None])[0]
 
 
-def shared_coordinates(origin: F64, scatter: F64, n_rows: float, limits: CovarianceLimits) -> Coordinates:
-    """Those in which noise of this covariance, of so many rows, is that of independent columns, within the limits."""
-    scatter = scatter + INDEPENDENT_ROWS * len(origin) / n_rows * np.diag(np.diag(scatter))
-    moments = CentralMoments(np.ones(1), np.zeros((1, len(origin))), scatter[None], np.ones(1, dtype=bool))
-    return Coordinates.of_covariance(origin, FAMILIES["tied"].estimate(moments, scatter, limits))
+def kept_of_correlations(scatter: F64, n_rows: float, limits: CovarianceLimits) -> float:
+    """1 less the share of chance in the squares of correlations seen in so many rows [Schäfer and Strimmer 2005]."""
+    widths, D = np.sqrt(np.maximum(np.diag(scatter), limits.smallest)), len(scatter)
+    squares = float(np.square((scatter / np.outer(widths, widths))[np.eye(D) == 0]).sum())
+    return max(0.0, 1.0 - D * (D - 1) / n_rows / max(squares, 1e-300))
+
+
+def in_shared_noise(
+    mixture: LowRankParameters, origin: F64, scatter: F64, kept: float, limits: CovarianceLimits
+) -> LowRankParameters:
+    """The mixture in coordinates in which noise of this covariance, its correlations times `kept`, is independent."""
+    shrunk = np.where(np.eye(len(origin)) > 0, scatter, kept * scatter)
+    moments = CentralMoments(np.ones(1), np.zeros((1, len(origin))), shrunk[None], np.ones(1, dtype=bool))
+    at = Coordinates.of_covariance(origin, FAMILIES["tied"].estimate(moments, shrunk, limits))
+    old, columns = mixture.coordinates, mixture.in_columns()
+    turn = at.forward if old is None else old.backward @ at.forward
+    means, loadings = at.to(columns.means), at.vectors_to(columns.loadings)
+    return LowRankParameters(mixture.weights, means, loadings, mixture.noise @ np.square(turn), at)

@@ -89,5 +89,16 @@ class Remembered:
     renew: bool
 
 
+@dataclass(frozen=True, slots=True)
+class Within:
+    """The parts of the component that the row's label names: label · n_parts and those that follow.
+
+    Labels and K(n) stay as they are.
+    """
+
+    needs: ClassVar[Need] = Need(0)
+    n_parts: int = 1
+
+
 HardAmong: TypeAlias = All | Neighbors | Probe | Down
 SoftAmong: TypeAlias = All | Neighbors | Probe | Remembered

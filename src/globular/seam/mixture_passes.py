@@ -9,7 +9,7 @@ from globular.model.exponential import ExponentialMixture, LinearMixture, Linear
 from globular.model.gaussian import GaussianParameters
 from globular.model.low_rank import LowRankParameters, LowRankStatistics
 from globular.model.statistics import F64, I64, SoftStatistics, WithinStatistics
-from globular.seam.among import ALL, All, Need, Neighbors, Probe, Remembered, SoftAmong
+from globular.seam.among import ALL, All, Need, Neighbors, Probe, Remembered, SoftAmong, Within
 from globular.seam.passes import HERE, NO_EFFECT, Change, Effect, Index, Pass
 
 
@@ -65,16 +65,21 @@ class ExpectLowRank(Pass[LowRankStatistics]):
     """E-step of a mixture of factor analysers.
 
     Among `Probe` the columns without their correlations nominate components of the closest cells, and the densities of
-    these and of K(n) decide; without cells K(n) stays, in the order of its densities.
+    these and of K(n) decide; without cells K(n) stays, in the order of its densities. Among all, rows are labelled too.
     """
 
     needs = Need.DENSE
     mixture: LowRankParameters
-    among: All | Probe = ALL
+    among: All | Probe | Within = ALL
 
     @property
     def effect(self) -> Effect:
-        return Effect({"labels", "members"}) if isinstance(self.among, Probe) else NO_EFFECT
+        match self.among:
+            case Probe():
+                return Effect({"labels", "members"})
+            case Within():
+                return NO_EFFECT
+        return Effect({"labels"}, afresh=True)
 
 
 @dataclass(frozen=True, eq=False)

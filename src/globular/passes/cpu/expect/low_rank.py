@@ -31,7 +31,7 @@ from globular.passes.cpu.project import project_as
 from globular.passes.cpu.rows import DenseRows, KernelRows
 from globular.passes.cpu.shard import CpuShard
 from globular.passes.host import COSTS_AT_ONCE, GATHERED_AT_ONCE, NO_TABLE, NONE, RUN, SEARCHED_AT_ONCE, SPANS_AT_ONCE
-from globular.seam.among import All, Probe
+from globular.seam.among import All, Probe, Within
 from globular.seam.answers import Answer, LowRank
 from globular.seam.mixture_passes import ExpectLowRank, ScatterWithin
 from globular.seam.passes import Extremes
@@ -293,6 +293,7 @@ def expect_all(shard: CpuShard, work: ExpectLowRank) -> LowRankStatistics:
         rows = DenseRows(shard.dense_rows.block(begin, end))
         everyone = _all_components(end - begin, C)
         shares = Sorted(mixture, rows, everyone, shard.n_threads).costs()
+        shard.labels[begin:end] = shares.argmin(axis=1)
         total.log_likelihood += share_out(shares, shard.weights[begin:end], shard.n_threads)[1]
         Sorted(mixture, rows, noticeable(everyone, shares), shard.n_threads).add(shares, total)
     return total
@@ -309,6 +310,22 @@ def expect_probe(shard: CpuShard, work: ExpectLowRank) -> LowRankStatistics:
         return Sorted(mixture, shard.dense_rows, members, shard.n_threads)
 
     return truncated_step(shard, mixture.columns, work.among, pairs_of, _nothing(mixture, shard.total_weight))
+
+
+@CpuShard.implements(ExpectLowRank, Within)
+def expect_within(shard: CpuShard, work: ExpectLowRank) -> LowRankStatistics:
+    """E-step of every row among the parts of its label. O(N · parts · D q)."""
+    assert isinstance(work.among, Within)
+    shard, n = in_coordinates(shard, work.mixture), work.among.n_parts
+    members = (shard.labels[:, None] * n + np.arange(n)).astype(np.int32)
+    pairs, total = (
+        Sorted(work.mixture, shard.dense_rows, members, shard.n_threads),
+        _nothing(work.mixture, shard.total_weight),
+    )
+    shares = pairs.costs()
+    total.n_distances, total.log_likelihood = members.size, share_out(shares, shard.weights, shard.n_threads)[1]
+    pairs.add(shares, total)
+    return total
 
 
 @CpuShard.implements(ScatterWithin)

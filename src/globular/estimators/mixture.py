@@ -16,7 +16,6 @@ from globular.algorithms.mixtures.em import CONVERGED, EMOptions, covariance_lim
 from globular.algorithms.mixtures.missing import incomplete_mixture
 from globular.algorithms.mixtures.nested import BatchOptions, nested_mixture, rows_of_first_batch
 from globular.algorithms.mixtures.noise import noisy_mixture
-from globular.algorithms.mixtures.pipeline import search_is_short
 from globular.algorithms.mixtures.probing import begin_truncated
 from globular.algorithms.mixtures.starts import MIXTURE_STARTS, StartOptions, starting_mixture, variational_means
 from globular.algorithms.steps import Finding, Run
@@ -282,7 +281,7 @@ class GaussianMixture(StepwiseMixture):
         if self.algorithm_ == "nested":
             return (yield from nested_mixture(shard, options, self._batches(data), how))
         if self.algorithm_ == "chunky":
-            if how.searches and search_is_short(shard, C, self.covariance_type):
+            if how.searches:
                 given = GivenStart.of((yield from starting_mixture(shard, options, how)))
             limits = covariance_limits(shard, EMOptions(reg_covar=self.reg_covar))
             on_cells = self._on_cells(data, given.bound)

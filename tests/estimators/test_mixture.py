@@ -1,6 +1,7 @@
 """The face `GaussianMixture`: scikit-learn's behaviour, starts, weights, running, input and its errors."""
 
 import pickle
+import warnings
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from globular import (
 from globular.algorithms.mixtures.em import ROUNDED
 from globular.algorithms.mixtures.starts import MIXTURE_STARTS
 from globular.algorithms.seeding import named
+from globular.errors import OverfitWarning
 from globular.estimators import variational_mixture
 from globular.estimators.mixture import GaussianMixture
 from globular.model.covariances import FAMILIES
@@ -265,8 +267,9 @@ def test_other_algorithms_are_the_other_estimators(n: int) -> None:
     alone = VariationalGaussianMixture(n, init=X[:n], **given).fit(X)
     np.testing.assert_array_equal(truncated.means_, alone.means_)
     assert truncated.lower_bounds_ == alone.lower_bounds_ and truncated.n_distances_ == alone.n_distances_
-    chunky = GaussianMixture(n, algorithm="chunky", **given).fit(X)
-    assert chunky.lower_bounds_ == ChunkyGaussianMixture(n, polish=True, **given).fit(X).lower_bounds_
+    chunky = GaussianMixture(n, algorithm="chunky", init_params="k-means++", **given).fit(X)
+    alone = ChunkyGaussianMixture(n, polish=True, init="k-means++", **given).fit(X)
+    assert chunky.lower_bounds_ == alone.lower_bounds_
 
 
 @pytest.mark.parametrize("n", [40, 41])
@@ -345,3 +348,13 @@ def test_precisions_without_means_go_to_the_components_that_they_suit(covariance
         parts = {"precisions_init": fitted.precisions_[order], "weights_init": fitted.weights_[order]}
         model = GaussianMixture(3, covariance_type=covariance_type, random_state=0, **parts).fit(rows)
         assert model.lower_bounds_[0] == pytest.approx(fitted.lower_bound_, abs=1e-3)
+
+
+@pytest.mark.parametrize(("n", "warns"), [(300, True), (3000, False)])
+def test_many_components_of_too_few_rows_are_told(n: int, warns: bool) -> None:
+    X = np.random.default_rng(0).normal(size=(n, 3))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        VariationalGaussianMixture(150, random_state=0).fit(X)
+    told = [str(each.message) for each in caught if each.category is OverfitWarning]
+    assert len(told) == warns and all("of 150 components" in text and "covariance_type" in text for text in told)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
 
 from globular.algorithms.mixtures.exponential import (
+    FEWEST_LEFT_OUT,
     SEEDING_NAMES,
+    SMOOTHINGS,
     ExponentialOptions,
+    best_smoothing,
     em_exponential,
     pseudo_rows,
     search_start,
@@ -19,7 +22,7 @@ from globular.algorithms.steps import Finding, Run
 from globular.estimators.checks import checked_floats
 from globular.estimators.inputs import Input
 from globular.estimators.mixtures import MixtureEstimator
-from globular.estimators.parameters import POSITIVE, Constraints, one_of
+from globular.estimators.parameters import AUTO, POSITIVE, Constraints, one_of
 from globular.estimators.starts import checked_shape
 from globular.model.exponential import Bernoulli, Directions, ExponentialMixture, Poisson
 from globular.model.given import GivenStart
@@ -33,7 +36,7 @@ class FamilyMixture(MixtureEstimator):
 
     n_components: int = 1
     _: KW_ONLY
-    smoothing: float = 1e-3
+    smoothing: float | str = 1e-3
     weights: str = "learned"
     tol: float = 1e-3
     max_iter: int = 100
@@ -48,7 +51,7 @@ class FamilyMixture(MixtureEstimator):
     n_threads: int | None = None
 
     _constraints: ClassVar[Constraints] = {
-        "smoothing": [POSITIVE],
+        "smoothing": [POSITIVE, AUTO],
         "init_params": [one_of(*SEEDING_NAMES)],
         "means_init": ["array-like", None],
     }
@@ -87,8 +90,9 @@ class FamilyMixture(MixtureEstimator):
 
     def _start(self, data: Input, given: GivenStart, random_state: np.random.RandomState) -> Finding[Run]:
         shard, family = data.shard, self._family
+        smoothing = SMOOTHINGS[0] if isinstance(self.smoothing, str) else self.smoothing
         options = ExponentialOptions(
-            pseudo_rows(shard, family, self.smoothing, self.n_components), self.max_iter, self.tol,
+            pseudo_rows(shard, family, smoothing, self.n_components), self.max_iter, self.tol,
             self._learns_weights, self._log_base, given.bound,
         )  # fmt: skip
         if given.continues:
@@ -98,6 +102,10 @@ class FamilyMixture(MixtureEstimator):
         else:
             rng = np.random.default_rng(random_state.randint(2**31, size=4))
             start = yield from search_start(shard, family, self.n_components, self.init_params, options, rng)
+        if isinstance(self.smoothing, str) and shard.n_rows >= FEWEST_LEFT_OUT:
+            smoothing = best_smoothing(shard, start, options.prior)
+            options = replace(options, prior=pseudo_rows(shard, family, smoothing, self.n_components))
+        self.smoothing_ = smoothing
         return Run(em_exponential(shard, start, options), start)
 
     def _publish_mixture(self, mixture: Any, dtype: np.dtype[Any]) -> None:
@@ -139,9 +147,10 @@ class VonMisesFisherMixture(FamilyMixture):
     Parameters
     ----------
     n_components : int, default=1
-    smoothing : float, default=1e-3
+    smoothing : float or "auto", default=1e-3
         Every component counts some rows at the mean of all rows beside its own, this share of the rows that a
-        component has on average: the conjugate prior, which keeps components from shrinking to a point.
+        component has on average: the conjugate prior, which keeps components from shrinking to a point. "auto"
+        chooses among 0.001 … 3 by the likelihood of rows left out, at the start of a run (of 100 rows or more).
     {weights}
     tol : float, default=1e-3
         Stop when the mean log-likelihood of a row changes by less.
@@ -162,6 +171,8 @@ class VonMisesFisherMixture(FamilyMixture):
         Mean directions, of unit length.
     concentrations_ : array of shape (n_components,)
         κ; at most 1e8.
+    smoothing_ : float
+        The strength of the prior.
     labels_, converged_, n_iter_, history_, n_distances_, stopped_
         As in :class:`GaussianMixture`.
     lower_bound_, lower_bounds_
@@ -198,9 +209,9 @@ class PoissonMixture(FamilyMixture):
     Parameters
     ----------
     n_components : int, default=1
-    smoothing : float, default=1e-3
+    smoothing : float or "auto", default=1e-3
         As in :class:`VonMisesFisherMixture`; the conjugate prior is a Gamma prior, by which no rate is zero. Few counts
-        in thousands of columns, such as texts have, want more: 0.1.
+        in thousands of columns, such as texts have, want more: "auto", or 0.1.
     weights, tol, max_iter, n_init
         As in :class:`VonMisesFisherMixture`.
     init_params : {"kmeans", "k-means++", "random_from_data"}, default="kmeans"
@@ -214,7 +225,7 @@ class PoissonMixture(FamilyMixture):
     weights_ : array of shape (n_components,)
     means_ : array of shape (n_components, n_features)
         Rates.
-    labels_, converged_, n_iter_, lower_bound_, lower_bounds_, history_, n_distances_, stopped_
+    smoothing_, labels_, converged_, n_iter_, lower_bound_, lower_bounds_, history_, n_distances_, stopped_
         As in :class:`VonMisesFisherMixture`.
 
     Examples
@@ -239,7 +250,7 @@ class BernoulliMixture(FamilyMixture):
     Parameters
     ----------
     n_components : int, default=1
-    smoothing : float, default=1e-3
+    smoothing : float or "auto", default=1e-3
         As in :class:`VonMisesFisherMixture`; the conjugate prior is a Beta prior, by which no probability is zero or
         one.
     weights, tol, max_iter, n_init, init_params
@@ -253,7 +264,7 @@ class BernoulliMixture(FamilyMixture):
     weights_ : array of shape (n_components,)
     means_ : array of shape (n_components, n_features)
         Probabilities of a one.
-    labels_, converged_, n_iter_, lower_bound_, lower_bounds_, history_, n_distances_, stopped_
+    smoothing_, labels_, converged_, n_iter_, lower_bound_, lower_bounds_, history_, n_distances_, stopped_
         As in :class:`VonMisesFisherMixture`.
 
     Examples

@@ -81,11 +81,12 @@ class GaussianMixture(StepwiseMixture):
     n_init : int, default=1
         Number of runs from different starts, of which the best is kept.
     init_params : {"kmeans", "k-means++", "random", "random_from_data"}, default="kmeans"
-        How to find a start. "kmeans" begins with k-means on a part of the rows, goes on with EM there, and tries out
-        whether the likelihood rises if one component becomes two and two others one; where nothing is given to start
-        from. The others give starting means: k-means++ seeds, near the mean of all rows, or random rows. Rows are then
-        assigned to the closest of them for the starting weights and covariances. (The variational algorithm starts from
-        probing k-means, equal weights and one variance.)
+        How to find a start. "kmeans" begins with k-means on a part of the rows (with up to five components several
+        short runs of EM, the best of which is kept), goes on with EM there, and tries out whether the likelihood rises
+        if one component becomes two and two others one; where nothing is given to start from. The others give starting
+        means: k-means++ seeds, near the mean of all rows, or random rows. Rows are then assigned to the closest of them
+        for the starting weights and covariances. (The variational algorithm starts from probing k-means, equal weights
+        and one variance.)
     weights_init : array-like, "equal" or None, default=None
         Starting weights; "equal" keeps all of them equal from the start to the end, which with "tied_spherical" is the
         model behind k-means.

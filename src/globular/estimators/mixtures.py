@@ -20,6 +20,7 @@ from globular.algorithms.kmeans import variational
 from globular.algorithms.mixtures import chunky, em, nested
 from globular.algorithms.mixtures.em import EMOptions, covariance_limits
 from globular.algorithms.steps import Finding, Run, Step, in_units, mapped, result_of
+from globular.errors import OverfitWarning
 from globular.estimators.base import Estimator
 from globular.estimators.checks import (
     check_allocation,
@@ -52,6 +53,8 @@ CONVERGED_REASONS = frozenset(
     {em.CONVERGED, em.ROUNDED, variational.CONVERGED, *chunky.ENDINGS, infinite.GROWN, infinite.CONVERGED}
 ) | {nested.ENOUGH}
 """Reasons to stop that make `converged_` true."""
+MANY_THIN, THIN_SHARE = 50, 0.1
+"""Components, and their share, that hold too few rows before a fit warns of it; larger = fewer warnings."""
 N_CANDIDATES = 5
 """C′ where it is not given."""
 _BEYOND = "X: a mean or a covariance overflows float64; scale the columns of X to similar sizes, about 1"
@@ -174,6 +177,9 @@ class MixtureEstimator(DensityMixin, Estimator):
                 f"tol, or check for degenerate data. It took max_iter={self.max_iter} iterations.",
                 ConvergenceWarning,
             )
+        mixture = self.__dict__.get("_last_mixture")
+        if isinstance(mixture, GaussianParameters):
+            _warn_of_thin(mixture, data.n_rows)
 
     def _finish(self, data: Input) -> None:
         """Set what a run ends with."""
@@ -376,3 +382,16 @@ class MixtureEstimator(DensityMixin, Estimator):
     def _log_likelihood(self, data: Input) -> float:
         totals: list[float] = data.shard.run(Answer(self._predictive(), "total"))
         return float(sum(totals))
+
+
+def _warn_of_thin(mixture: GaussianParameters, n_rows: int) -> None:
+    """Say so if many components hold too few rows for their parameters."""
+    C, least = mixture.n_components, mixture.family.least_rows(mixture.n_features)
+    n_thin = int(np.count_nonzero(mixture.weights * n_rows < least))
+    if n_thin >= max(MANY_THIN, THIN_SHARE * C):
+        warn_user(
+            f"{n_thin} of {C} components ({n_thin / C:.0%}) hold fewer than {least:.0f} rows, too few for a mean and a "
+            f"covariance of type {mixture.covariance_type!r}: other rows will be less likely than these; take fewer "
+            "components or a simpler covariance_type",
+            OverfitWarning,
+        )

@@ -102,6 +102,10 @@ class CovarianceFamily(ABC):
         """Free parameters of the covariances."""
         return (1 if self.tied else C) * self.scatter.width(D)
 
+    def least_rows(self, D: int) -> float:
+        """Rows that a component needs: four for its mean, and as many again for every other parameter in a column."""
+        return 0.0 if self.tied else 4.0 * (1.0 + self.n_parameters(1, D) / D)
+
     @abstractmethod
     def estimate(self, moments: CentralMoments, previous: F64, limits: CovarianceLimits) -> F64:
         """M-step: covariances of largest likelihood within the limits."""

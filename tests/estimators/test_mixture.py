@@ -358,3 +358,30 @@ def test_many_components_of_too_few_rows_are_told(n: int, warns: bool) -> None:
         VariationalGaussianMixture(150, random_state=0).fit(X)
     told = [str(each.message) for each in caught if each.category is OverfitWarning]
     assert len(told) == warns and all("of 150 components" in text and "covariance_type" in text for text in told)
+
+
+@pytest.mark.parametrize("kind", [GaussianMixture, VariationalGaussianMixture])
+@pytest.mark.parametrize("covariance_type", ["full", "diag", "spherical"])
+def test_a_prior_keeps_many_components_from_overfitting(kind: type, covariance_type: str) -> None:
+    X, held_out = np.random.default_rng(0).normal(size=(2, 600, 4)) * [1.0, 10.0, 0.1, 5.0]
+    given: dict[str, Any] = {"covariance_type": covariance_type, "random_state": 0, "reg_covar": 0.0, "max_iter": 30}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        free, held = (kind(60, prior=prior, **given).fit(X) for prior in (None, 10.0))
+        strong = kind(60, prior=1e9, **given).fit(X)
+    assert held.score(held_out) > free.score(held_out) + 0.2
+    assert (np.diff(held.lower_bounds_) > -1e-9).all()
+    scale = X.var(axis=0) * 60 ** (-2.0 / 4)  # where only the prior counts
+    expected = {"full": np.diag(scale), "diag": scale, "spherical": scale.mean()}[covariance_type]
+    np.testing.assert_allclose(strong.covariances_[0], expected, rtol=1e-4, atol=1e-4)
+
+
+def test_a_prior_of_nothing_is_refused() -> None:
+    X = np.random.default_rng(0).normal(size=(60, 3))
+    for refused in ({"covariance_type": "tied"}, {"algorithm": "chunky"}, {"algorithm": "nested"}):
+        with pytest.raises(ValueError, match="prior needs"):
+            GaussianMixture(2, prior=1.0, **refused).fit(X)
+    with pytest.raises(ValueError, match="prior is that of each"):
+        VariationalGaussianMixture(2, prior=1.0, covariance_type="tied_spherical").fit(X)
+    with pytest.raises(ValueError, match="does not go with prior"):
+        GaussianMixture(2, prior=1.0).fit(np.where(X > 1.5, np.nan, X), missing=True)

@@ -98,6 +98,7 @@ def search_start(
 
     A `rough` start is one for EM on parts of the rows first.
     """
+    options = replace(options, prior=None)
     options = replace(options, limits=covariance_limits(shard, options))
     if n_components == 1:
         return start_from_means(shard, shard.column_moments()[0][None], covariance_type, options)

@@ -36,6 +36,10 @@ class CovarianceLimits:
     """The same for all columns, or of every column, (D,)."""
     smallest: F64
     """The diagonal of F, (D,); positive."""
+    prior_rows: float = 0.0
+    """Rows that every component of its own covariance counts beside its own, at its mean, with `prior_variances`."""
+    prior_variances: F64 | None = None
+    """(D,)."""
 
     @classmethod
     def for_data(

@@ -97,7 +97,7 @@ _REASONS = {
         estimators.infinite_base: NESTED_COMPONENTS FIXED_COMPONENTS POLISHING_STEPS TIMES_SOWN SMALLEST_LEAF
             LARGEST_LEAF LEAST_SCALE
         algorithms.mixtures.starts: _KMEANS_ITERATIONS
-        estimators.mixtures: N_CANDIDATES
+        estimators.mixtures: N_CANDIDATES MANY_THIN THIN_SHARE
         estimators.residual: LEVELS
         estimators.variational_mixture: N_NEIGHBORS
     """,
@@ -133,7 +133,7 @@ _REASONS = {
         algorithms.calibration: MOST_GROUPS
         algorithms.mixtures.coreset: ROWS_PER_GROUP ROWS_PER_SEED
         algorithms.mixtures.em: COLD STEPS_ON_PART VARIANCE_NUMBERS
-        algorithms.mixtures.exponential: KMEANS_ITERATIONS
+        algorithms.mixtures.exponential: KMEANS_ITERATIONS SMOOTHINGS LEFT_OUT MOST_LEFT_OUT FEWEST_LEFT_OUT
         algorithms.mixtures.greedy: N_TRIED PARTIAL_STEPS SETTLING_STEPS N_DIRECTIONS
         algorithms.mixtures.missing: N_DRAWN ENOUGH_ROWS TOL_SHARE
         algorithms.mixtures.moves: CUTS N_CLOSE ROUGH_TOL
@@ -142,7 +142,7 @@ _REASONS = {
         algorithms.mixtures.path: STEPS_AHEAD PATIENCE N_SEARCHED
         algorithms.mixtures.pipeline: ROWS_PER_COMPONENT ROWS_PER_PARAMETER KMEANS_STEPS KMEANS_TOLERANCE
             FAILURES MOST_TRIALS STEPS_OVER_ALL_ROWS STEPS_PER_STEP STEPS_OF_MOVES
-            STEPS_PER_COMPONENT ROUGH_STEPS
+            STEPS_PER_COMPONENT ROUGH_STEPS SHORT_RUNS SHORT_STEPS SHORT_ROWS
         algorithms.mixtures.stepwise: KAPPA
         algorithms.search: STEPS_PER_TRIAL STEPS_PER_DRAW
         algorithms.steps: CAUTION

@@ -47,3 +47,7 @@ class FitInterruptedWarning(UserWarning):
 
 class CheckpointWarning(UserWarning):
     """A checkpoint could not be written; the fit goes on."""
+
+
+class OverfitWarning(UserWarning):
+    """Many components of a mixture hold too few rows for their parameters."""

@@ -1,5 +1,6 @@
 """Moves of components that are tried out, and the start of a mixture on a part of the rows."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -9,9 +10,9 @@ from globular import GaussianMixture
 from globular.algorithms.mixtures import moves, pipeline
 from globular.algorithms.mixtures.em import EMOptions, em, start_from_means
 from globular.algorithms.mixtures.moves import search_by_moves
-from globular.algorithms.mixtures.pipeline import search_is_short, search_start
+from globular.algorithms.mixtures.pipeline import search_start
 from globular.algorithms.search import SHORTEST
-from globular.algorithms.steps import result_of
+from globular.algorithms.steps import last_step, result_of
 from globular.model.covariances import FAMILIES
 from globular.passes.cpu import CpuShard
 from globular.seam.mixture_passes import Expect
@@ -116,8 +117,6 @@ def test_the_part_has_rows_for_all_parameters() -> None:
     wide = CpuShard(np.zeros((4, 40)))
     assert pipeline.rows_of_part(wide, 10, "full") == 15 * (40 + 20 * 41)
     assert pipeline.rows_of_part(wide, 10, "tied") == 2048
-    for n in (16 * 2048 - 1, 16 * 2048):
-        assert search_is_short(CpuShard(np.zeros((n, 1))), 6, "diag") == (n >= 16 * 2048)
 
 
 @pytest.mark.parametrize(("components_per_step", "searched"), [(10**9, False), (1, True)])
@@ -143,11 +142,37 @@ def test_few_rows_in_separate_groups_are_never_started_wrongly(covariance_type: 
     assert np.ptp(scores) < 1e-2
 
 
-@pytest.mark.parametrize("k", [pipeline.SETTLED_ON_ALL_ROWS, pipeline.SETTLED_ON_ALL_ROWS + 1])
-def test_few_components_of_few_rows_are_settled_by_kmeans(k: int) -> None:
+@pytest.mark.parametrize("k", [pipeline.SETTLED_COMPONENTS, pipeline.SETTLED_COMPONENTS + 1])
+def test_few_components_are_settled_by_kmeans(k: int) -> None:
     X = np.repeat(rows(1200), 8, axis=1)
     stages = {record.stage for record in GaussianMixture(k, random_state=0).fit(X).history_}
-    assert ("part" in stages) == (k > pipeline.SETTLED_ON_ALL_ROWS)
+    assert ("part" in stages) == (k > pipeline.SETTLED_COMPONENTS)
+
+
+@pytest.mark.parametrize("k", [pipeline.FEW_COMPONENTS, pipeline.FEW_COMPONENTS + 1])
+@pytest.mark.parametrize("covariance_type", ["diag", "tied"])
+@pytest.mark.parametrize("missing", [0, 1])
+def test_short_runs_compete_for_few_components_of_many_rows(k, covariance_type, missing, watch) -> None:
+    sizes = watch(pipeline, "best_of_short_runs", lambda part, centers, *others: len(centers))
+    X = rows(pipeline.SHORT_SHARE * pipeline.SHORT_ROWS - missing)
+    result_of(search_start(CpuShard(X), k, covariance_type, EMOptions(), np.random.default_rng(0)))
+    competed = k <= pipeline.FEW_COMPONENTS and covariance_type == "diag" and not missing
+    assert sizes == [k] * competed
+
+
+@pytest.mark.parametrize("learned", [True, False])
+def test_the_best_short_run_is_likelier_than_that_of_kmeans(learned: bool) -> None:
+    """A narrow cross: k-means cuts each arm in half, and EM from there is slow to part the arms."""
+    random = np.random.default_rng(0)
+    X = random.normal(size=(9000, 2)) * [6.0, 0.3]
+    X[::2] = X[::2, ::-1]
+    part, options = CpuShard(X), EMOptions(learned_weights=learned)
+    centers = np.array([[3.0, 0.0], [-3.0, 0.0]])
+    best = result_of(pipeline.best_of_short_runs(part, centers, "full", options, np.random.default_rng(0)))
+    alone = last_step(em(part, start_from_means(part, centers, "full", options), replace(options, max_iter=10))).model
+    assert best.weights.sum() == pytest.approx(1.0) and (learned or best.weights.tolist() == [0.5, 0.5])
+    assert part.run(Expect(best)).log_likelihood > part.run(Expect(alone)).log_likelihood - 1e-2 * len(X)
+    assert np.sort(best.variances().max(axis=1))[0] > 20.0  # both arms are whole
 
 
 @pytest.mark.parametrize("most", [64 * 32, 64 * 32 - 1])

@@ -99,6 +99,7 @@ _REASONS = {
         algorithms.mixtures.starts: _KMEANS_ITERATIONS
         estimators.mixtures: N_CANDIDATES
         estimators.residual: LEVELS
+        estimators.running: MANY_THIN THIN_SHARE
         estimators.variational_mixture: N_NEIGHBORS
     """,
     "how far a search goes and what it must gain: any value is right, some are better": """
@@ -112,8 +113,8 @@ _REASONS = {
         algorithms.kmeans.momentum: DECAY REACH LEAD
         algorithms.kmeans.nested: RHO_TOGETHER
         algorithms.kmeans.balance: REMEMBERED ROUNDS
-        algorithms.kmeans.limits: CHOICES ALL_CHOICES GRAPH ALL_AMONG MOST_ROUNDS LEAST_GAIN
-        passes.cpu.transport: MOST_EDGES KEPT_SHARE KEPT ROUNDS DAMPING
+        algorithms.kmeans.limits: CHOICES ALL_CHOICES GRAPH ALL_AMONG MOST_ROUNDS LEAST_GAIN LEAST_MOVED
+        passes.cpu.transport: MOST_EDGES KEPT_SHARE KEPT ROUNDS DAMPING PATIENCE
         algorithms.kmeans.subspace: POWER_STEPS
         algorithms.ward: SOON
         algorithms.kmeans.lloyd: TOLERANCE SAMPLE_STEPS
@@ -133,7 +134,7 @@ _REASONS = {
         algorithms.calibration: MOST_GROUPS
         algorithms.mixtures.coreset: ROWS_PER_GROUP ROWS_PER_SEED
         algorithms.mixtures.em: COLD STEPS_ON_PART VARIANCE_NUMBERS
-        algorithms.mixtures.exponential: KMEANS_ITERATIONS
+        algorithms.mixtures.exponential: KMEANS_ITERATIONS SMOOTHINGS LEFT_OUT MOST_LEFT_OUT FEWEST_LEFT_OUT
         algorithms.mixtures.greedy: N_TRIED PARTIAL_STEPS SETTLING_STEPS N_DIRECTIONS
         algorithms.mixtures.missing: N_DRAWN ENOUGH_ROWS TOL_SHARE
         algorithms.mixtures.moves: CUTS N_CLOSE ROUGH_TOL
@@ -142,7 +143,7 @@ _REASONS = {
         algorithms.mixtures.path: STEPS_AHEAD PATIENCE N_SEARCHED
         algorithms.mixtures.pipeline: ROWS_PER_COMPONENT ROWS_PER_PARAMETER KMEANS_STEPS KMEANS_TOLERANCE
             FAILURES MOST_TRIALS STEPS_OVER_ALL_ROWS STEPS_PER_STEP STEPS_OF_MOVES
-            STEPS_PER_COMPONENT ROUGH_STEPS
+            STEPS_PER_COMPONENT ROUGH_STEPS SHORT_RUNS SHORT_STEPS SHORT_ROWS
         algorithms.mixtures.stepwise: KAPPA
         algorithms.search: STEPS_PER_TRIAL STEPS_PER_DRAW
         algorithms.steps: CAUTION

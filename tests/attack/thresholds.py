@@ -80,12 +80,12 @@ _SEEDS: Mapping[str, Mapping[str, Values]] = {
     "algorithms.seeding.common": {"TAKEN_NUMBERS": (1, NEVER)},
     "algorithms.seeding.named": {
         "GREEDY_UP_TO": (1, NEVER), "GREEDY_DISTANCES": (0, NEVER), "PLUS_PLUS_UP_TO": (1, NEVER),
-        "PLUS_PLUS_BEFORE_SWAPS_UP_TO": (1, NEVER),
+        "PLUS_PLUS_BEFORE_SWAPS_UP_TO": (1, NEVER), "JUDGED_NUMBERS": (1, NEVER),
     },
     "algorithms.seeding.hierarchical": {
         "FLAT_UP_TO": (4, NEVER), "THREE_LEVELS_FROM": (20, NEVER), "ROWS_PER_CHILD": (1, NEVER), "LARGE": (0, NEVER),
-        "JUDGES": (1, NEVER), "HUBS": (0.0, 1e9),
     },
+    "algorithms.seeding.shares": {"JUDGES": (1, NEVER), "HUBS": (0.0, 1e9)},
     "algorithms.seeding.afk_mc2": {"_PROPOSED_NUMBERS": (1, NEVER), "_LONGEST_BLOCK": (1, 1 << 10)},
     "algorithms.seeding.plus_plus": {"_LONGEST_BATCH": (1, 1 << 14)},
     "algorithms.seeding.random": {"_BLOCK": (1, NEVER)},
@@ -120,9 +120,9 @@ _MIXTURES: Mapping[str, Mapping[str, Values]] = {
     "passes.cpu.answer": {"TABLE_NUMBERS": (1, NEVER)},
     "model.covariances.scatter": {"CANCELLATION_LIMIT": (0.0, 1e12), "WIDE": (1, 1 << 12)},
     "algorithms.mixtures.pipeline": {
-        "FEWEST_ROWS": (64, NEVER), "TIMES_MORE_ROWS": (1, NEVER), "MANY_TIMES_MORE_ROWS": (1, NEVER),
+        "FEWEST_ROWS": (64, NEVER), "TIMES_MORE_ROWS": (1, NEVER), "FEW_COMPONENTS": (0, NEVER),
         "FEW_ROWS_PER_COMPONENT": (1, NEVER), "FEW_NUMBERS": (1000, NEVER), "SETTLED_COMPONENTS": (0, NEVER),
-        "SETTLED_ON_ALL_ROWS": (0, NEVER), "COMPONENTS_PER_STEP": (0.1, NEVER), "WORK_OF_A_STEP": (1.0, 1e12),
+        "SHORT_SHARE": (0, NEVER), "COMPONENTS_PER_STEP": (0.1, NEVER), "WORK_OF_A_STEP": (1.0, 1e12),
     },
     "algorithms.mixtures.probing": {"WORK_OF_A_MEMBER": (1e-9, 1e12), "LONGEST_WAIT": (1, NEVER)},
     "estimators.mixture": {"VARIATIONAL_FROM": (2, NEVER)},

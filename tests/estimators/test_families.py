@@ -258,3 +258,24 @@ def test_binary_digits(real_data: Any) -> None:
     model = BernoulliMixture(30, random_state=0).fit(rows)
     found = np.array([np.bincount(digits[model.labels_ == c], minlength=10).max() for c in range(30)]).sum()
     assert found / len(rows) > 0.6  # rows whose component is mostly of their digit
+
+
+def test_the_strength_of_the_prior_is_chosen_by_rows_left_out() -> None:
+    """Few counts in many columns: rates of a component are known from some hundred rows, most of them zeros."""
+    random = np.random.default_rng(0)
+    rates = random.gamma(0.2, 0.5, size=(4, 400))
+    X, held_out = (random.poisson(rates[random.integers(4, size=n)]) for n in (400, 1000))
+    models = {smoothing: PoissonMixture(8, smoothing=smoothing, random_state=0).fit(X) for smoothing in (1e-3, "auto")}
+    assert models["auto"].smoothing_ > 1e-3 and models[1e-3].smoothing_ == 1e-3
+    assert models["auto"].score(held_out) > models[1e-3].score(held_out) + 1.0
+    assert (np.diff(models["auto"].lower_bounds_) > -1e-9).all()
+    same = PoissonMixture(8, smoothing=models["auto"].smoothing_, random_state=0).fit(sparse.csr_array(X))
+    assert same.smoothing_ == models["auto"].smoothing_
+
+
+@pytest.mark.parametrize("kind", [VonMisesFisherMixture, PoissonMixture, BernoulliMixture])
+def test_few_rows_leave_none_out(kind: type) -> None:
+    X = np.eye(3)[np.arange(60) % 3]
+    assert kind(3, smoothing="auto", random_state=0).fit(X).smoothing_ == 1e-3
+    with pytest.raises(ValueError, match="smoothing"):
+        kind(3, smoothing="strong").fit(X)

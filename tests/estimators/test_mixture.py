@@ -1,6 +1,7 @@
 """The face `GaussianMixture`: scikit-learn's behaviour, starts, weights, running, input and its errors."""
 
 import pickle
+import warnings
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from globular import (
 from globular.algorithms.mixtures.em import ROUNDED
 from globular.algorithms.mixtures.starts import MIXTURE_STARTS
 from globular.algorithms.seeding import named
+from globular.errors import OverfitWarning
 from globular.estimators import variational_mixture
 from globular.estimators.mixture import GaussianMixture
 from globular.model.covariances import FAMILIES
@@ -265,8 +267,9 @@ def test_other_algorithms_are_the_other_estimators(n: int) -> None:
     alone = VariationalGaussianMixture(n, init=X[:n], **given).fit(X)
     np.testing.assert_array_equal(truncated.means_, alone.means_)
     assert truncated.lower_bounds_ == alone.lower_bounds_ and truncated.n_distances_ == alone.n_distances_
-    chunky = GaussianMixture(n, algorithm="chunky", **given).fit(X)
-    assert chunky.lower_bounds_ == ChunkyGaussianMixture(n, polish=True, **given).fit(X).lower_bounds_
+    chunky = GaussianMixture(n, algorithm="chunky", init_params="k-means++", **given).fit(X)
+    alone = ChunkyGaussianMixture(n, polish=True, init="k-means++", **given).fit(X)
+    assert chunky.lower_bounds_ == alone.lower_bounds_
 
 
 @pytest.mark.parametrize("n", [40, 41])
@@ -345,3 +348,40 @@ def test_precisions_without_means_go_to_the_components_that_they_suit(covariance
         parts = {"precisions_init": fitted.precisions_[order], "weights_init": fitted.weights_[order]}
         model = GaussianMixture(3, covariance_type=covariance_type, random_state=0, **parts).fit(rows)
         assert model.lower_bounds_[0] == pytest.approx(fitted.lower_bound_, abs=1e-3)
+
+
+@pytest.mark.parametrize(("n", "warns"), [(300, True), (3000, False)])
+def test_many_components_of_too_few_rows_are_told(n: int, warns: bool) -> None:
+    X = np.random.default_rng(0).normal(size=(n, 3))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        VariationalGaussianMixture(150, random_state=0).fit(X)
+    told = [str(each.message) for each in caught if each.category is OverfitWarning]
+    assert len(told) == warns and all("of 150 components" in text and "covariance_type" in text for text in told)
+
+
+@pytest.mark.parametrize("kind", [GaussianMixture, VariationalGaussianMixture])
+@pytest.mark.parametrize("covariance_type", ["full", "diag", "spherical"])
+def test_a_prior_keeps_many_components_from_overfitting(kind: type, covariance_type: str) -> None:
+    X, held_out = np.random.default_rng(0).normal(size=(2, 600, 4)) * [1.0, 10.0, 0.1, 5.0]
+    given: dict[str, Any] = {"covariance_type": covariance_type, "random_state": 0, "reg_covar": 0.0, "max_iter": 30}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        free, held = (kind(60, prior=prior, **given).fit(X) for prior in (None, 10.0))
+        strong = kind(60, prior=1e9, **given).fit(X)
+    assert held.score(held_out) > free.score(held_out) + 0.2
+    assert (np.diff(held.lower_bounds_) > -1e-9).all()
+    scale = X.var(axis=0) * 60 ** (-2.0 / 4)  # where only the prior counts
+    expected = {"full": np.diag(scale), "diag": scale, "spherical": scale.mean()}[covariance_type]
+    np.testing.assert_allclose(strong.covariances_[0], expected, rtol=1e-4, atol=1e-4)
+
+
+def test_a_prior_of_nothing_is_refused() -> None:
+    X = np.random.default_rng(0).normal(size=(60, 3))
+    for refused in ({"covariance_type": "tied"}, {"algorithm": "chunky"}, {"algorithm": "nested"}):
+        with pytest.raises(ValueError, match="prior needs"):
+            GaussianMixture(2, prior=1.0, **refused).fit(X)
+    with pytest.raises(ValueError, match="prior is that of each"):
+        VariationalGaussianMixture(2, prior=1.0, covariance_type="tied_spherical").fit(X)
+    with pytest.raises(ValueError, match="does not go with prior"):
+        GaussianMixture(2, prior=1.0).fit(np.where(X > 1.5, np.nan, X), missing=True)

@@ -181,9 +181,11 @@ def test_few_rows_at_a_time_and_one() -> None:
     assert 0.5 < algorithm.KAPPA <= 1.0
 
 
-def test_noise_is_refused() -> None:
+def test_noise_and_priors_are_refused() -> None:
     with pytest.raises(ValueError, match=r"partial_fit does not go with noise=True; set noise=False"):
         GaussianMixture(2, noise=True).partial_fit(np.eye(8))
+    with pytest.raises(ValueError, match=r"partial_fit does not go with prior; set prior=None"):
+        GaussianMixture(2, prior=1.0).partial_fit(np.eye(8))
 
 
 def test_every_batch_draws_cells_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, watch: Any) -> None:

@@ -8,8 +8,11 @@ from typing import Any, ClassVar
 import numpy as np
 
 from globular.algorithms.mixtures.exponential import (
+    FEWEST_LEFT_OUT,
     SEEDING_NAMES,
+    SMOOTHINGS,
     ExponentialOptions,
+    best_smoothing,
     em_exponential,
     pseudo_rows,
     search_start,
@@ -19,7 +22,7 @@ from globular.algorithms.mixtures.stepwise import Learned, StepwiseResult, one_l
 from globular.algorithms.steps import Finding, Run
 from globular.estimators.checks import checked_floats
 from globular.estimators.inputs import Input
-from globular.estimators.parameters import POSITIVE, Constraints, one_of
+from globular.estimators.parameters import AUTO, POSITIVE, Constraints, one_of
 from globular.estimators.starts import checked_shape
 from globular.estimators.stepwise_mixture import StepwiseMixture
 from globular.model.exponential import Bernoulli, Directions, ExponentialMixture, Poisson
@@ -34,7 +37,7 @@ class FamilyMixture(StepwiseMixture):
 
     n_components: int = 1
     _: KW_ONLY
-    smoothing: float = 1e-3
+    smoothing: float | str = 1e-3
     weights: str = "learned"
     tol: float = 1e-3
     max_iter: int = 100
@@ -50,7 +53,7 @@ class FamilyMixture(StepwiseMixture):
     n_threads: int | None = None
 
     _constraints: ClassVar[Constraints] = {
-        "smoothing": [POSITIVE],
+        "smoothing": [POSITIVE, AUTO],
         "init_params": [one_of(*SEEDING_NAMES)],
         "means_init": ["array-like", None],
     }
@@ -86,7 +89,8 @@ class FamilyMixture(StepwiseMixture):
 
     def _learn(self, data: Input, before: Learned) -> StepwiseResult:
         base = self._check_values(data) / data.shard.total_weight
-        found = one_linear_batch(data.shard, before, self.smoothing, learned_weights=self._learns_weights)
+        smoothing = vars(self).get("smoothing_", SMOOTHINGS[0]) if isinstance(self.smoothing, str) else self.smoothing
+        found = one_linear_batch(data.shard, before, smoothing, learned_weights=self._learns_weights)
         return replace(found, log_likelihood=found.log_likelihood + base)
 
     def _given(self, data: Input) -> GivenStart:
@@ -97,8 +101,9 @@ class FamilyMixture(StepwiseMixture):
 
     def _start(self, data: Input, given: GivenStart, random_state: np.random.RandomState) -> Finding[Run]:
         shard, family = data.shard, self._family
+        self.smoothing_ = smoothing = SMOOTHINGS[0] if isinstance(self.smoothing, str) else self.smoothing
         options = ExponentialOptions(
-            pseudo_rows(shard, family, self.smoothing, self.n_components), self.max_iter, self.tol,
+            pseudo_rows(shard, family, smoothing, self.n_components), self.max_iter, self.tol,
             self._learns_weights, self._log_base, given.bound,
         )  # fmt: skip
         if given.continues:
@@ -108,6 +113,10 @@ class FamilyMixture(StepwiseMixture):
         else:
             rng = np.random.default_rng(random_state.randint(2**31, size=4))
             start = yield from search_start(shard, family, self.n_components, self.init_params, options, rng)
+        if isinstance(self.smoothing, str) and shard.n_rows >= FEWEST_LEFT_OUT:
+            smoothing = best_smoothing(shard, start, options.prior)
+            options = replace(options, prior=pseudo_rows(shard, family, smoothing, self.n_components))
+        self.smoothing_ = smoothing
         return Run(em_exponential(shard, start, options), start)
 
     def _publish_mixture(self, mixture: Any, dtype: np.dtype[Any]) -> None:
@@ -149,9 +158,10 @@ class VonMisesFisherMixture(FamilyMixture):
     Parameters
     ----------
     n_components : int, default=1
-    smoothing : float, default=1e-3
+    smoothing : float or "auto", default=1e-3
         Every component counts some rows at the mean of all rows beside its own, this share of the rows that a
-        component has on average: the conjugate prior, which keeps components from shrinking to a point.
+        component has on average: the conjugate prior, which keeps components from shrinking to a point. "auto"
+        chooses among 0.001 … 3 by the likelihood of rows left out, at the start of a run (of 100 rows or more).
     {weights}
     tol : float, default=1e-3
         Stop when the mean log-likelihood of a row changes by less.
@@ -172,6 +182,8 @@ class VonMisesFisherMixture(FamilyMixture):
         Mean directions, of unit length.
     concentrations_ : array of shape (n_components,)
         κ; at most 1e8.
+    smoothing_ : float
+        The strength of the prior.
     labels_, converged_, n_iter_, counts_, history_, n_distances_, stopped_
         As in :class:`GaussianMixture`.
     lower_bound_, lower_bounds_
@@ -210,9 +222,9 @@ class PoissonMixture(FamilyMixture):
     Parameters
     ----------
     n_components : int, default=1
-    smoothing : float, default=1e-3
+    smoothing : float or "auto", default=1e-3
         As in :class:`VonMisesFisherMixture`; the conjugate prior is a Gamma prior, by which no rate is zero. Few counts
-        in thousands of columns, such as texts have, want more: 0.1.
+        in thousands of columns, such as texts have, want more: "auto", or 0.1.
     weights, tol, max_iter, n_init
         As in :class:`VonMisesFisherMixture`.
     init_params : {"kmeans", "k-means++", "random_from_data"}, default="kmeans"
@@ -226,7 +238,7 @@ class PoissonMixture(FamilyMixture):
     weights_ : array of shape (n_components,)
     means_ : array of shape (n_components, n_features)
         Rates.
-    labels_, converged_, n_iter_, counts_, lower_bound_, lower_bounds_, history_, n_distances_, stopped_
+    smoothing_, labels_, converged_, n_iter_, counts_, lower_bound_, lower_bounds_, history_, n_distances_, stopped_
         As in :class:`VonMisesFisherMixture`.
 
     Examples
@@ -251,7 +263,7 @@ class BernoulliMixture(FamilyMixture):
     Parameters
     ----------
     n_components : int, default=1
-    smoothing : float, default=1e-3
+    smoothing : float or "auto", default=1e-3
         As in :class:`VonMisesFisherMixture`; the conjugate prior is a Beta prior, by which no probability is zero or
         one.
     weights, tol, max_iter, n_init, init_params
@@ -265,7 +277,7 @@ class BernoulliMixture(FamilyMixture):
     weights_ : array of shape (n_components,)
     means_ : array of shape (n_components, n_features)
         Probabilities of a one.
-    labels_, converged_, n_iter_, counts_, lower_bound_, lower_bounds_, history_, n_distances_, stopped_
+    smoothing_, labels_, converged_, n_iter_, counts_, lower_bound_, lower_bounds_, history_, n_distances_, stopped_
         As in :class:`VonMisesFisherMixture`.
 
     Examples

@@ -18,7 +18,6 @@ from globular.algorithms.mixtures.em import CONVERGED, EMOptions, covariance_lim
 from globular.algorithms.mixtures.missing import incomplete_mixture
 from globular.algorithms.mixtures.nested import BatchOptions, nested_mixture, rows_of_first_batch
 from globular.algorithms.mixtures.noise import noisy_mixture
-from globular.algorithms.mixtures.pipeline import search_is_short
 from globular.algorithms.mixtures.probing import begin_truncated
 from globular.algorithms.mixtures.starts import MIXTURE_STARTS, StartOptions, starting_mixture, variational_means
 from globular.algorithms.steps import Finding, Run
@@ -31,7 +30,13 @@ from globular.estimators.mixtures import N_CANDIDATES
 from globular.estimators.parameters import POSITIVE, Constraints, one_of
 from globular.estimators.running import Clock
 from globular.estimators.stepwise_mixture import StepwiseGaussians
-from globular.estimators.variational_mixture import N_NEIGHBORS, automatic_search, likely_components, truncated_bytes
+from globular.estimators.variational_mixture import (
+    N_NEIGHBORS,
+    automatic_search,
+    likely_components,
+    prior_of,
+    truncated_bytes,
+)
 from globular.model.covariances import FAMILIES, SEPARABLE
 from globular.model.gaussian import GaussianParameters, isotropic_mixture
 from globular.model.given import GivenStart
@@ -85,17 +90,24 @@ class GaussianMixture(StepwiseGaussians):
     n_init : int, default=1
         Number of runs from different starts, of which the best is kept.
     init_params : {"kmeans", "k-means++", "random", "random_from_data"}, default="kmeans"
-        How to find a start. "kmeans" begins with k-means on a part of the rows, goes on with EM there, and tries out
-        whether the likelihood rises if one component becomes two and two others one; where nothing is given to start
-        from. The others give starting means: k-means++ seeds, near the mean of all rows, or random rows. Rows are then
-        assigned to the closest of them for the starting weights and covariances. (The variational algorithm starts from
-        probing k-means, equal weights and one variance.)
+        How to find a start. "kmeans" begins with k-means on a part of the rows (with up to five components several
+        short runs of EM, the best of which is kept), goes on with EM there, and tries out whether the likelihood rises
+        if one component becomes two and two others one; where nothing is given to start from. The others give starting
+        means: k-means++ seeds, near the mean of all rows, or random rows. Rows are then assigned to the closest of them
+        for the starting weights and covariances. (The variational algorithm starts from probing k-means, equal weights
+        and one variance.)
     weights_init : array-like, "equal" or None, default=None
         Starting weights; "equal" keeps all of them equal from the start to the end, which with "tied_spherical" is the
         model behind k-means.
     means_init, precisions_init : array-like or None, default=None
         Starting parameters, in the shapes of `means_` and `precisions_`. Precisions without means, and weights beside
         them, go to the components found whose covariances are most like theirs.
+    prior : float or None, default=None
+        Rows that every component counts beside its own, spread about its mean as all rows are, scaled down to a
+        component of as many: the inverse-Wishart prior of its covariance (Fraley and Raftery 2007), by which many
+        components of few rows do not overfit. Try 3 to 30. `lower_bound_` then has the log density of the prior
+        in it, which no iteration lowers. The search for a start does without. Not with tied covariances, or
+        the algorithms "nested" and "chunky".
     noise : bool, default=False
         Whether there is one more component, for rows that belong to no other: a constant density, that of rows spread
         evenly over the box which holds all rows, with a weight that is learned. Rows that are most likely noise have
@@ -170,6 +182,7 @@ class GaussianMixture(StepwiseGaussians):
     weights_init: Any = None
     means_init: Any = None
     precisions_init: Any = None
+    prior: float | None = None
     noise: bool = False
     missing: str = "error"
     decay: float = 0.0
@@ -188,6 +201,7 @@ class GaussianMixture(StepwiseGaussians):
         "weights_init": [one_of("equal"), "array-like", None],
         "means_init": ["array-like", None],
         "precisions_init": ["array-like", POSITIVE, None],
+        "prior": [POSITIVE, None],
     }
 
     @property
@@ -265,6 +279,10 @@ class GaussianMixture(StepwiseGaussians):
         self._finish(data)
 
     def _check_fit(self, data: Input) -> None:
+        if self.prior is not None and (FAMILIES[self.covariance_type].tied or self.algorithm in ("nested", "chunky")):
+            raise ValueError("prior needs a covariance of each component, and algorithm='em' or 'variational'")
+        if self.prior is not None and data.incomplete is not None:
+            raise ValueError("missing=True does not go with prior; set prior=None, or leave out rows with NaN")
         if self.algorithm == "variational" and self.covariance_type not in SEPARABLE:
             raise ValueError(
                 f"algorithm='variational' needs covariances without correlations, one of {', '.join(SEPARABLE)}; "
@@ -300,13 +318,14 @@ class GaussianMixture(StepwiseGaussians):
     def _start(self, data: Input, given: GivenStart, random_state: np.random.RandomState) -> Finding[Run]:
         shard, C, learned = data.shard, self.n_components, self._learns_weights
         options = EMOptions(
-            self.max_iter, self.tol, self.reg_covar, learned_weights=learned, previous_bound=given.bound
-        )
+            self.max_iter, self.tol, self.reg_covar, learned_weights=learned, previous_bound=given.bound,
+            prior=prior_of(self),
+        )  # fmt: skip
         how = StartOptions(C, self.init_params, given, random_state)
         if self.algorithm_ == "nested":
             return (yield from nested_mixture(shard, options, self._batches(data), how))
         if self.algorithm_ == "chunky":
-            if how.searches and search_is_short(shard, C, self.covariance_type):
+            if how.searches:
                 given = GivenStart.of((yield from starting_mixture(shard, options, how)))
             limits = covariance_limits(shard, EMOptions(reg_covar=self.reg_covar))
             on_cells = self._on_cells(data, given.bound)

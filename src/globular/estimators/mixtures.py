@@ -35,7 +35,7 @@ from globular.estimators.checks import (
 from globular.estimators.elsewhere import lazily, where_x_is
 from globular.estimators.inputs import Input, mean_variance
 from globular.estimators.parameters import AUTO, FROM_ZERO, NOT_NEGATIVE, Constraints
-from globular.estimators.running import Clock, Fit, warn_user
+from globular.estimators.running import Clock, Fit, warn_of_thin, warn_user
 from globular.estimators.starts import continues, filled_up, spare_centers
 from globular.model.covariances import FAMILIES, CovarianceLimits
 from globular.model.exponential import ExponentialMixture
@@ -196,6 +196,9 @@ class MixtureEstimator(DensityMixin, Estimator):
                 f"tol, or check for degenerate data. It took max_iter={self.max_iter} iterations.",
                 ConvergenceWarning,
             )
+        mixture = self.__dict__.get("_last_mixture")
+        if isinstance(mixture, GaussianParameters):
+            warn_of_thin(mixture, data.n_rows)
 
     def _finish(self, data: Input) -> None:
         """Set what a run ends with."""

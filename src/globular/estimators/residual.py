@@ -151,8 +151,10 @@ class ResidualKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimato
     @property
     def _limits(self) -> list[int | None]:
         """The most rows of a word of every level."""
-        if self.max_size is None or isinstance(self.max_size, Integral):
-            return [self.max_size] * len(self._sizes)
+        if self.max_size is None:
+            return [None] * len(self._sizes)
+        if isinstance(self.max_size, Integral):
+            return [int(self.max_size)] * len(self._sizes)
         return [whole_number(f"max_size[{level}]", limit) for level, limit in enumerate(self.max_size)]
 
     @property

@@ -19,8 +19,9 @@ import numpy as np
 from globular.algorithms.kmeans.line import OPTIMUM
 from globular.algorithms.steps import Step
 from globular.callbacks import as_callbacks
-from globular.errors import FitInterruptedWarning
+from globular.errors import FitInterruptedWarning, OverfitWarning
 from globular.jit import compile_seconds
+from globular.model.gaussian import GaussianParameters
 from globular.model.history import PART, History, Record
 
 Model = TypeVar("Model")
@@ -29,6 +30,8 @@ Result = TypeVar("Result")
 INTERRUPTED = "interrupted"
 GRACE = (1.05, 0.1)
 """A fit may exceed its `max_time` by this factor and by this many seconds more before a step is left out."""
+MANY_THIN, THIN_SHARE = 50, 0.1
+"""Components, and their share, that hold too few rows before a fit warns of it; larger = fewer warnings."""
 SAME_PRESS_SECONDS = 1.0
 """Ctrl-C again within this time is the same one: a launcher passes it on to a process that has had it already."""
 
@@ -242,3 +245,16 @@ def warn_user(message: str, category: type[Warning]) -> None:
     while frame is not None and frame.f_globals.get("__name__", "").startswith(("globular.", "sklearn.")):
         frame, level = frame.f_back, level + 1
     warnings.warn(message, category, stacklevel=level)
+
+
+def warn_of_thin(mixture: GaussianParameters, n_rows: int) -> None:
+    """Say so if many components hold too few rows for their parameters."""
+    C, least = mixture.n_components, mixture.family.least_rows(mixture.n_features)
+    n_thin = int(np.count_nonzero(mixture.weights * n_rows < least))
+    if n_thin >= max(MANY_THIN, THIN_SHARE * C):
+        warn_user(
+            f"{n_thin} of {C} components ({n_thin / C:.0%}) hold fewer than {least:.0f} rows, too few for a mean and a "
+            f"covariance of type {mixture.covariance_type!r}: other rows will be less likely than these; take fewer "
+            "components, a simpler covariance_type, or a prior",
+            OverfitWarning,
+        )

@@ -66,6 +66,8 @@ class StepwiseMixture(MixtureEstimator):
         self._validate_params()
         if getattr(self, "noise", False):
             raise ValueError("partial_fit does not go with noise=True; set noise=False, or call fit with all rows")
+        if getattr(self, "prior", None) is not None:
+            raise ValueError("partial_fit does not go with prior; set prior=None, or call fit with all rows")
         first = not hasattr(self, "means_")
         data = self._open(X, sample_weight, reset=first)
         if not first and len(self._mixture().means) != self.n_components:

@@ -25,7 +25,7 @@ from globular.estimators.conditional import ConditionalMixture
 from globular.estimators.elsewhere import lazily, where_x_is
 from globular.estimators.inputs import EXACT_BELOW, Input
 from globular.estimators.mixtures import N_CANDIDATES
-from globular.estimators.parameters import FROM_ZERO, Constraints, Number, one_of
+from globular.estimators.parameters import FROM_ZERO, POSITIVE, Constraints, Number, one_of
 from globular.estimators.starts import choose_centers
 from globular.model.covariances import FAMILIES, SEPARABLE
 from globular.model.gaussian import GaussianParameters, isotropic_mixture
@@ -44,6 +44,11 @@ N_NEIGHBORS = 5
 """G where it is not given."""
 NEIGHBORS_UP_TO = 25
 """Number of components up to which "auto" searches by neighbourhoods: those of K(n) hold most components then."""
+
+
+def prior_of(model: Any) -> tuple[float, int] | None:
+    """The prior of an estimator, as `EMOptions` takes it."""
+    return None if model.prior is None else (float(model.prior), model.n_components)
 
 
 @dataclass(eq=False, repr=False)
@@ -95,6 +100,8 @@ callable, default="auto"
         Starting means: the name of a seeding (see :mod:`globular.seeding`), an array of shape (n_components,
         n_features) or a function ``(X, n_components, random_state) -> array``. With "probing" seeds are first improved
         by swaps and k-means steps, as in :class:`KMeans`; an array stays as it is.
+    prior : float or None, default=None
+        As in :class:`GaussianMixture`.
     {n_runs, max_time, random_state, warm_start, verbose, callbacks, n_threads, device}
 
     Attributes
@@ -145,6 +152,7 @@ callable, default="auto"
     max_time: float | None = None
     n_init: int = 1
     init: Any = "auto"
+    prior: float | None = None
     random_state: Any = None
     warm_start: bool = False
     verbose: int = 0
@@ -159,9 +167,12 @@ callable, default="auto"
         "n_warmup": [FROM_ZERO],
         "covariance_type": [one_of(*FAMILIES)],
         "init": [one_of(*STARTS), "array-like", callable],
+        "prior": [POSITIVE, None],
     }
 
     def _check_fit(self, data: Input) -> None:
+        if self.prior is not None and FAMILIES[self.covariance_type].tied:
+            raise ValueError("prior is that of each component's covariance; set covariance_type='diag', or prior=None")
         if self._choose_search() == "probing":
             for name in ("n_random", "start", "n_warmup"):
                 if getattr(self, name) != getattr(type(self), name):
@@ -193,7 +204,8 @@ callable, default="auto"
         self.init_, self.search_ = chosen.name, self._choose_search()
         run, graph = begin_truncated(
             data.shard, given.replace(isotropic_mixture(chosen.centers, 1.0, self.covariance_type)), chosen,
-            self._options(), rng, limits=covariance_limits(data.shard, EMOptions(reg_covar=self.reg_covar)),
+            self._options(), rng,
+            limits=covariance_limits(data.shard, EMOptions(reg_covar=self.reg_covar, prior=prior_of(self))),
             probes=probes, keep_covariances=given.covariances is not None, learned_weights=self._learns_weights,
         )  # fmt: skip
         self.neighbors_: Graph = np.asarray(graph)

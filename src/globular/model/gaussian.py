@@ -181,7 +181,7 @@ def m_step(
     A component without weight keeps its mean and covariance. What no component holds is noise, where there is any.
     """
     counts, filled, shifts = statistics.counts, statistics.filled, statistics.shifts
-    moments = CentralMoments(counts, shifts, statistics.scatter, filled)
+    moments = with_prior(CentralMoments(counts, shifts, statistics.scatter, filled), mixture.family, limits)
     covariances = mixture.family.estimate(moments, mixture.covariances, limits)
     weights = mixing_weights(counts, statistics.total_weight, learned=learned_weights)
     noise = mixture.noise
@@ -191,6 +191,28 @@ def m_step(
         noise = noise.of_weight(min(left, 1.0 - _WEIGHT_FLOOR))
         weights = weights * (1.0 - noise.weight)
     return GaussianParameters(weights, mixture.means + shifts, covariances, mixture.covariance_type, noise=noise)
+
+
+def log_prior(mixture: GaussianParameters, limits: CovarianceLimits) -> float:
+    """−½ r Σ_c (log |Σ_c| + tr Σ_c⁻¹ S₀) with the r rows of covariance S₀ of the prior, an inverse Wishart density."""
+    family, rows, variances = mixture.family, limits.prior_rows, limits.prior_variances
+    if family.tied or not rows or variances is None:
+        return 0.0
+    mixture = mixture.as_numpy()
+    halves = family.half_log_determinants(mixture.factors, *mixture.means.shape)
+    diagonals = family.scatter.diagonals(mixture.each(mixture.precisions))
+    return rows * float((halves - 0.5 * (diagonals * variances).sum(axis=1)).sum())
+
+
+def with_prior(moments: CentralMoments, family: CovarianceFamily, limits: CovarianceLimits) -> CentralMoments:
+    """The moments with the rows of the prior among them, which lie about the new means."""
+    rows, variances = limits.prior_rows, limits.prior_variances
+    if family.tied or not rows or variances is None:
+        return moments
+    kind = family.scatter
+    own = kind.from_squares(variances[None]) if kind.separable else np.diag(variances)
+    more = rows * own + kind.outer(np.full(len(moments.counts), rows), moments.shifts)
+    return replace(moments, counts=moments.counts + rows, scatter=moments.scatter + more)
 
 
 def mixing_weights(counts: F64, total_weight: float, *, learned: bool = True) -> F64:

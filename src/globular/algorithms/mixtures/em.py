@@ -10,7 +10,7 @@ them: the same bookkeeping as scikit-learn's. Starting points are made here too,
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -20,7 +20,7 @@ from globular.algorithms.kmeans.subspace import SAMPLED_ROWS
 from globular.algorithms.seeding.common import evenly_spread_masses
 from globular.algorithms.steps import Model, Step
 from globular.model.covariances import RELATIVE_FLOOR, CovarianceLimits
-from globular.model.gaussian import GaussianParameters, about_the_mean, isotropic_mixture, m_step
+from globular.model.gaussian import GaussianParameters, about_the_mean, isotropic_mixture, log_prior, m_step
 from globular.model.statistics import F64, SoftStatistics
 from globular.seam.mixture_passes import Expect
 from globular.seam.passes import Assign
@@ -51,6 +51,8 @@ class EMOptions:
     """Whether mixing weights are learned; otherwise they are equal."""
     previous_bound: float = -np.inf
     """Mean log-likelihood of the fit that this one continues."""
+    prior: tuple[float, int] | None = None
+    """Rows of the prior of a covariance, and the number of components that its scale is for; None is no prior."""
     limits: CovarianceLimits | None = None
     """What `covariance_limits` has found for the data, where it has been asked before."""
 
@@ -75,8 +77,22 @@ def em_by(
     update = partial(m_step, limits=limits, learned_weights=options.learned_weights)
     never_falls = not np.any(limits.reg_covar)
     return iterate(
-        expect, update, start, options.max_iter, options.tol, options.previous_bound, never_falls=never_falls
+        partial(penalised, expect, limits),
+        update,
+        start,
+        options.max_iter,
+        options.tol,
+        options.previous_bound,
+        never_falls=never_falls,
     )
+
+
+def penalised(
+    expect: Callable[..., SoftStatistics], limits: CovarianceLimits, mixture: GaussianParameters, **how: bool
+) -> SoftStatistics:
+    """An E-step whose log-likelihood has the log density of the prior added."""
+    found, more = expect(mixture, **how), log_prior(mixture, limits)
+    return replace(found, log_likelihood=found.log_likelihood + more) if more else found
 
 
 def iterate(
@@ -130,7 +146,12 @@ def covariance_limits(shard: Shard, options: EMOptions) -> CovarianceLimits:
     """What keeps the covariances of mixtures for this data invertible."""
     if options.limits is not None:
         return options.limits
-    return CovarianceLimits.for_data(options.reg_covar, *shard.column_moments(), options.relative_floor)
+    limits = CovarianceLimits.for_data(options.reg_covar, *shard.column_moments(), options.relative_floor)
+    if options.prior is None:
+        return limits
+    rows, n_components = options.prior
+    variances = np.maximum(shard.column_moments()[1], limits.smallest) * n_components ** (-2.0 / shard.n_columns)
+    return replace(limits, prior_rows=rows * shard.total_weight / shard.n_rows, prior_variances=variances)
 
 
 def start_from_means(shard: Shard, means: F64, covariance_type: str, options: EMOptions) -> GaussianParameters:

@@ -13,6 +13,7 @@ expected log-likelihood if they were one, less what it gains that nobody has to 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
@@ -25,6 +26,7 @@ from globular.algorithms.kmeans.pipeline import PipelineOptions, kmeans
 from globular.algorithms.mixtures.em import STEPS_ON_PART, iterate
 from globular.algorithms.mixtures.pipeline import TIMES_MORE_ROWS
 from globular.algorithms.search import Change, Prospects, search
+from globular.algorithms.seeding.common import evenly_spread_rows
 from globular.algorithms.seeding.named import draw_seeds
 from globular.algorithms.steps import Finding, Step, last_step, on_part, result_of
 from globular.model.exponential import ExponentialMixture, PseudoRows
@@ -41,6 +43,11 @@ KMEANS_ITERATIONS = 100
 SWAPPED = (3, 64)
 """Numbers of components between which swaps are tried: fewer leave nothing to swap, and of many each start lacks as
 many as swaps one by one would mend."""
+SMOOTHINGS = 1e-3, 1e-2, 0.03, 0.1, 0.3, 1.0, 3.0
+"""Strengths of the prior that are tried, as shares of a component's rows on average."""
+LEFT_OUT, MOST_LEFT_OUT, FEWEST_LEFT_OUT = 0.2, 4000, 100
+"""Share of the rows that are left out to tell which is best, and how many at most, larger = a surer choice; and the
+rows of a fit below which none are."""
 SEEDING_NAMES = {"kmeans": "auto", "k-means++": "k-means++", "random_from_data": "random"}
 """Ways to start, and the seeding of each."""
 
@@ -151,6 +158,23 @@ def start_from_means(
 def pseudo_rows(shard: Shard, family: type[ExponentialMixture], smoothing: float, n_components: int) -> PseudoRows:
     """The prior of every component: at about the mean of all rows, the share `smoothing` of a component's rows."""
     return PseudoRows(smoothing * shard.total_weight / n_components, family.prior_mean(shard.column_moments()[0]))
+
+
+def best_smoothing(shard: Shard, mixture: ExponentialMixture, prior: PseudoRows) -> float:
+    """The strength under which rows are likeliest that had no part in the parameters, after an E-step by `mixture`.
+
+    `prior` has some strength. What rows left out add is taken away from the sums, so each strength costs them alone.
+    """
+    n, unit = min(math.ceil(LEFT_OUT * shard.n_rows), MOST_LEFT_OUT), shard.total_weight / mixture.n_components
+    left_out = shard.subset(evenly_spread_rows(shard.n_rows, n, np.random.default_rng(0)))
+    whole, part = (each.run(ExpectLinear(mixture.linear)) for each in (shard, left_out))
+    counts, sums = np.maximum(whole.counts - part.counts, 0.0), whole.sums - part.sums
+
+    def log_likelihood(smoothing: float) -> float:
+        other = replace(prior, weight=smoothing * unit).m_step(type(mixture), counts, sums, learned_weights=True)
+        return float(left_out.run(ExpectLinear(other.linear)).log_likelihood)
+
+    return max(SMOOTHINGS, key=log_likelihood)
 
 
 def _draw_part(shard: Shard, n_components: int, rng: np.random.Generator) -> Any:

@@ -73,9 +73,7 @@ class GaussianProspects(Prospects[GaussianParameters]):
             found = shard.run(Expect(mixture))
         family, self._total_weight = mixture.family, shard.total_weight
         self._limits, self._learned_weights = covariance_limits(shard, options), options.learned_weights
-        # a component needs four rows for its mean, and for every other parameter in a column as many again
-        rows = 4.0 * (1.0 + family.n_parameters(1, mixture.n_features) / mixture.n_features)
-        self._least_share = 0.0 if family.tied else rows / shard.n_rows
+        self._least_share = family.least_rows(mixture.n_features) / shard.n_rows
         self._mixture = mixture
         self._moments = ObservedMoments.from_pass(mixture, found)
         self.objective = found.log_likelihood

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from globular.algorithms.kmeans.variational import NeighborhoodSearch, Patience, VariationalOptions
+from globular.algorithms.mixtures.em import penalised
 from globular.algorithms.steps import Model, Step, after
 from globular.model.covariances import CovarianceLimits
 from globular.model.gaussian import GaussianParameters, m_step
@@ -115,7 +116,8 @@ def truncated_em(
 ) -> Iterator[Step[SoftModel]]:
     """EM of a Gaussian mixture with responsibilities restricted to K(n) and renormalised, whatever the search."""
     update = partial(m_step, limits=limits, learned_weights=learned_weights)
-    for step in after(em_among_some(shard, start.mixture, search.e_step, update, options), start.n_distances):
+    expect = partial(penalised, search.e_step, limits)
+    for step in after(em_among_some(shard, start.mixture, expect, update, options), start.n_distances):
         yield step.holding(SoftModel(step.model, search.find_graph))
 
 

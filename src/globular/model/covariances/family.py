@@ -36,6 +36,10 @@ class CovarianceLimits:
     """The same for all columns, or of every column, (D,)."""
     smallest: F64
     """The diagonal of F, (D,); positive."""
+    prior_rows: float = 0.0
+    """Rows that every component of its own covariance counts beside its own, at its mean, with `prior_variances`."""
+    prior_variances: F64 | None = None
+    """(D,)."""
 
     @classmethod
     def for_data(
@@ -101,6 +105,10 @@ class CovarianceFamily(ABC):
     def n_parameters(self, C: int, D: int) -> int:
         """Free parameters of the covariances."""
         return (1 if self.tied else C) * self.scatter.width(D)
+
+    def least_rows(self, D: int) -> float:
+        """Rows that a component needs: four for its mean, and as many again for every other parameter in a column."""
+        return 0.0 if self.tied else 4.0 * (1.0 + self.n_parameters(1, D) / D)
 
     @abstractmethod
     def estimate(self, moments: CentralMoments, previous: F64, limits: CovarianceLimits) -> F64:

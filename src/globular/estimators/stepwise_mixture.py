@@ -38,8 +38,8 @@ class StepwiseMixture(MixtureEstimator):
         """One batch of rows that are not kept: a density of rows that arrive one after the other, in one reading.
 
         The first call is a fit to its rows. Where they are fewer than 256 for each Gaussian they are kept
-        (`early_rows_`), with those of the next calls, and fitted again until they are so many. Each further call makes
-        one E-step on its rows, and an M-step from these and all rows before, which count for less as time goes by
+        (`early_rows_`), with those of the next calls, and fitted again until they reach that number. Each further call
+        makes one E-step on its rows, and an M-step from these and all rows before, which count for less as time goes by
         (stepwise EM), or at the rate `decay`. Components do not appear or move across gaps then. From 500 Gaussians
         without correlations on a row looks at five of them, unless `algorithm` is "em". After `fit` it goes on from
         there; a mixture that was made from given parameters is a start without weight. There are no `labels_`;

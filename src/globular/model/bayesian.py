@@ -25,7 +25,7 @@ class BayesianPosterior:
     """q of the weights, means and precisions of C components."""
 
     concentration: F64
-    """Of the sticks, (2, C), or of a Dirichlet distribution, (C,)."""
+    """Parameters of the sticks (2, C), or of a Dirichlet distribution (C,)."""
     beta: F64
     """(C,): rows' worth of knowledge of the mean."""
     m: F64
@@ -79,7 +79,7 @@ class BayesianPrior:
     m: F64
     nu: float
     S: F64
-    """Of one component, in the shape of its family."""
+    """One covariance, in the shape of its family."""
     added: F64
     """What is added to the covariance of every component, `reg_covar`."""
     covariance_type: str

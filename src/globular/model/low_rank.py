@@ -330,7 +330,7 @@ def left_of_scatter(mixture: LowRankParameters, found: LowRankStatistics) -> tup
 
 
 def kept_of_correlations(scatter: F64, n_rows: float, limits: CovarianceLimits) -> float:
-    """1 less the share of chance in the squares of correlations seen in so many rows [Schäfer and Strimmer 2005]."""
+    """1 minus the share of chance in the squares of the correlations of `n_rows` rows [Schäfer and Strimmer 2005]."""
     widths, D = np.sqrt(np.maximum(np.diag(scatter), limits.smallest)), len(scatter)
     squares = float(np.square((scatter / np.outer(widths, widths))[np.eye(D) == 0]).sum())
     return max(0.0, 1.0 - D * (D - 1) / n_rows / max(squares, 1e-300))

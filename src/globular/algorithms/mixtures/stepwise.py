@@ -43,7 +43,7 @@ class Learned:
     """A mixture, and the rows that it has learned from."""
 
     mixture: Any
-    """Of Gaussians, or of an exponential family."""
+    """A mixture of Gaussians, or one of an exponential family."""
     counts: F64
     """Σ w q of every component, (C,), over all rows so far; all 0 of a mixture that no rows stand behind."""
 

@@ -133,6 +133,9 @@ _REASONS = {
         algorithms.mixtures.chunky: _LAST_GAIN _AHEAD _FEW_DIMENSIONS _WORTH_GOING
         algorithms.calibration: MOST_GROUPS
         algorithms.mixtures.coreset: ROWS_PER_GROUP ROWS_PER_SEED
+        algorithms.mixtures.low_rank: ROUND STEPS_PER_TRIAL LAST_GAIN MOST_MOVED WORTH_MOVING
+        estimators.conditional: N_TYPICAL
+        estimators.stepwise_mixture: EARLY_ROWS EARLY_NUMBERS N_REFITS
         algorithms.mixtures.em: COLD STEPS_ON_PART VARIANCE_NUMBERS
         algorithms.mixtures.exponential: KMEANS_ITERATIONS SMOOTHINGS LEFT_OUT MOST_LEFT_OUT FEWEST_LEFT_OUT
         algorithms.mixtures.greedy: N_TRIED PARTIAL_STEPS SETTLING_STEPS N_DIRECTIONS
@@ -154,7 +157,7 @@ _REASONS = {
         algorithms.mixtures.nested: TIMES_THE_PART
         estimators.variational_kmeans: SWAPS_GAIN
         model.cells: VISITS_ABOVE SMALL_CELLS
-        model.low_rank: FAINT INDEPENDENT_ROWS
+        model.low_rank: FAINT INDEPENDENT_ROWS NARROWEST
         model.subspace: MARGIN
         model.wishart: BETA_RANGE
     """,

@@ -147,7 +147,9 @@ def test_resume_takes_the_kind_of_the_model_there(data, tmp_path, capsys):
         assert command("fit", data, "--model", kind, "-o", tmp_path / kind, "--max-iter", 2, "-q", *k) == 0
     assert command("fit", data, "-o", tmp_path / "variational-gmm", "--resume", "--max-iter", 3, "-q") == 0
     assert globular.load(tmp_path / "variational-gmm").max_iter == 3
-    assert_refused(capsys, "fit", data, "-o", tmp_path / "infinite-gmm", "--resume", says="cannot go on")
+    assert command("fit", data, "-o", tmp_path / "infinite-gmm", "--resume", "--max-iter", 2, "-q") == 0
+    assert command("fit", data, "--residual", "4,4", "-o", tmp_path / "codes", "-q") == 0
+    assert_refused(capsys, "fit", data, "-o", tmp_path / "codes", "--resume", says="cannot go on")
 
 
 def test_weights_from_a_file_and_from_a_column_are_the_same(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Limits on the sizes of clusters: they hold, and the rows within them cost the least, or nearly."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -87,6 +88,12 @@ def test_centres_move_to_groups_that_have_too_few(unit: bool) -> None:
     assert np.bincount(shard.labels).max() <= 60
     at_home = np.square(rows - np.repeat([rows[100 * g : 100 * g + 100].mean(axis=0) for g in range(30)], 100, axis=0))
     assert found.error < at_home.sum()  # no row has to go to another group
+
+
+def test_limits_hold_when_time_is_up_after_one_round_of_each_kind(watch: Any) -> None:
+    rounds, shard = watch(limits, "_choices"), CpuShard(X)
+    keep_limits(shard, X[:30].astype(np.float64), 0, 21, unit=False, seconds_left=0.0)
+    assert len(rounds) == 2 and np.bincount(shard.labels).max() <= 21
 
 
 def test_no_cluster_runs_empty() -> None:

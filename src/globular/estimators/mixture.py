@@ -106,8 +106,8 @@ class GaussianMixture(StepwiseGaussians):
         Rows that every component counts beside its own, spread about its mean as all rows are, scaled down to a
         component of as many: the inverse-Wishart prior of its covariance (Fraley and Raftery 2007), by which many
         components of few rows do not overfit. Try 3 to 30. `lower_bound_` then has the log density of the prior
-        in it, which no iteration lowers. The search for a start does without. Not with tied covariances, or
-        the algorithms "nested" and "chunky".
+        in it, which no iteration lowers. The search for a start does without. Not with tied covariances,
+        `partial_fit`, or the algorithms "nested" and "chunky".
     noise : bool, default=False
         Whether there is one more component, for rows that belong to no other: a constant density, that of rows spread
         evenly over the box which holds all rows, with a weight that is learned. Rows that are most likely noise have

@@ -69,14 +69,14 @@ def keep_limits(
     shard: Shard, centers: F64, least: int, most: int, *, unit: bool, seconds_left: float = np.inf
 ) -> Limited:
     """Rounds of assignments and means; the rows are left with the labels, which keep the limits."""
-    started, everyone = time.perf_counter(), np.arange(shard.n_rows)
-    weights = np.asarray(shard.take(everyone, "weights"), dtype=np.float64)
+    ends = time.perf_counter() + seconds_left
+    weights = np.asarray(shard.take(np.arange(shard.n_rows), "weights"), dtype=np.float64)
     if np.asarray(shard.labels).min() < 0:
         shard.run(Assign(centers, want="labels"))
     closest, n_distances, prices, best_error = np.asarray(shard.labels).copy(), 0, np.zeros(len(centers)), np.inf
     best, labels, may_swap = centers, closest, True
     if len(centers) > 2 and most < shard.n_rows:
-        centers, closest, n_distances = _spread(shard, centers, closest, weights, most, unit=unit)
+        centers, closest, n_distances = _spread(shard, centers, closest, weights, most, unit=unit, ends=ends)
     n = n_choices(shard.n_rows, len(centers))
     for _ in range(MOST_ROUNDS):
         near, squares, graph = _choices(shard, centers, closest, n)
@@ -97,14 +97,14 @@ def keep_limits(
         elif may_swap:  # centres that moved did not pay
             centers, closest, may_swap, gain = best, labels, False, np.inf
         is_settled = gain <= LEAST_GAIN * error and n_moved <= LEAST_MOVED * len(centers)
-        if is_settled or time.perf_counter() - started > seconds_left:
+        if is_settled or time.perf_counter() > ends:
             break
     shard.run(TakeLabels(labels))
     return Limited(best, best_error, n_distances)
 
 
 def _spread(
-    shard: Shard, centers: F64, closest: Labels, weights: F64, most: int, *, unit: bool
+    shard: Shard, centers: F64, closest: Labels, weights: F64, most: int, *, unit: bool, ends: float
 ) -> tuple[F64, Labels, int]:
     """Centres moved to where clusters have no room, as if rows went to their second choice; distances looked at."""
     n_distances = 0
@@ -114,7 +114,7 @@ def _spread(
         shard.run(TakeLabels(sent[0]))
         centers, closest, n_moved = _swapped(shard, centers, graph, sent, most, unit=unit)
         n_distances += len(near) * n_asked(len(centers))
-        if n_moved <= LEAST_MOVED * len(centers):
+        if n_moved <= LEAST_MOVED * len(centers) or time.perf_counter() > ends:
             break
     return centers, closest, n_distances
 

@@ -130,6 +130,7 @@ _MIXTURES: Mapping[str, Mapping[str, Values]] = {
 }  # fmt: skip
 _FAMILIES: Mapping[str, Mapping[str, Values]] = {
     "passes.cpu.expect.linear": {"NONZEROS_PER_SUM": (1, NEVER)},
+    "estimators.families": {"PROBING_FROM": (2, NEVER)},
     "algorithms.mixtures.exponential": {
         "FEWEST_SEARCHED": (64, NEVER), "PART_ROWS_PER_COMPONENT": (1, NEVER), "SWAPPED": ((3, 1), (3, NEVER)),
     },

@@ -279,3 +279,56 @@ def test_few_rows_leave_none_out(kind: type) -> None:
     assert kind(3, smoothing="auto", random_state=0).fit(X).smoothing_ == 1e-3
     with pytest.raises(ValueError, match="smoothing"):
         kind(3, smoothing="strong").fit(X)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_gaussians_stand_for_a_family(kind: str) -> None:
+    """Densities that differ by what all components share, which adds up to what the moments of the columns say."""
+    mixture, rows, _ = generated(kind, 200, 7, 5)
+    if kind == "von Mises-Fisher":
+        mixture = Directions(mixture.weights, mixture.means, np.array([1e-9, 0.1, 2.0, 30.0, 1e3, 1e5, 5.0]))
+    standing = mixture.as_gaussians()
+    g = standing.mixture
+    squares = np.square(rows[:, None] - g.means).sum(axis=2)
+    joint = g.log_constants - 0.5 * squares * g.each(g.precisions)[:, 0]
+    expected = rows @ mixture.linear.slopes.T + mixture.linear.constants
+    rest = rows @ standing.slope + 0.5 * standing.curvature * np.square(rows).sum(axis=1)
+    np.testing.assert_allclose(joint + rest[:, None], expected, atol=1e-9 * max(1.0, np.abs(joint).max()))
+    np.testing.assert_allclose(standing.shared(len(rows), rows.mean(axis=0), rows.var(axis=0)), rest.sum(), rtol=1e-9)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_few_components_of_a_row_are_all_if_there_are_no_more(kind: str) -> None:
+    _, rows, _ = generated(kind, 600, 5)
+    how = {"n_components": 5, "random_state": 0, "tol": 0.0, "max_iter": 6}
+    w = np.random.default_rng(0).uniform(0.5, 2.0, len(rows))
+    with pytest.warns(UserWarning, match="did not converge"):
+        exact, few = (
+            KINDS[kind][0](algorithm=name, **how).fit(rows, sample_weight=w) for name in ("em", "variational")
+        )
+    assert (exact.algorithm_, few.algorithm_) == ("em", "variational")
+    np.testing.assert_allclose(few.lower_bounds_, exact.lower_bounds_, rtol=1e-7)
+    np.testing.assert_allclose(few.means_, exact.means_, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_fit_among_few_components(kind: str) -> None:
+    """The bound rises, lies below the likelihood, and hardly below that of EM; threads change nothing."""
+    _, rows, _ = generated(kind, 4000, 60)
+    few, again, exact = (
+        KINDS[kind][0](60, algorithm=name, random_state=0, n_threads=n, max_iter=300).fit(rows)
+        for name, n in (("variational", 1), ("variational", 2), ("em", 1))
+    )
+    bounds = np.array(few.lower_bounds_)
+    assert (np.diff(bounds) >= -1e-9 * np.abs(bounds[1:])).all()
+    np.testing.assert_array_equal(few.means_, again.means_)
+    assert few.score(rows) > exact.score(rows) - 0.05
+    assert few.n_distances_ / few.n_iter_ < exact.n_distances_ / exact.n_iter_
+
+
+def test_who_looks_at_few_components() -> None:
+    _, rows, _ = generated("Bernoulli", 200)
+    with pytest.raises(TypeError, match=r"set algorithm='em'"):
+        BernoulliMixture(3, algorithm="variational").fit(sparse.csr_array(rows))
+    model = BernoulliMixture(3, random_state=0).fit(rows)
+    assert model.algorithm_ == "em"

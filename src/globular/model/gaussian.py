@@ -86,11 +86,13 @@ class GaussianParameters(Components):
     def log_constants(self) -> F64:
         """log π_c − ½ log |2π Σ_c|, (C,): log p(c, x) is this minus half the Mahalanobis distance squared."""
         half = self.family.half_log_determinants(self.factors, *self.means.shape)
-        half = half - 0.5 * _LOG_2PI * self.n_features
-        if self.weights.min() > 0.0:
-            return np.log(self.weights) + half
-        with np.errstate(divide="ignore"):  # a weight of zero is a component that is not there
-            return np.log(self.weights) + half
+        return self.log_shares + (half - 0.5 * _LOG_2PI * self.n_features)
+
+    @property
+    def log_shares(self) -> F64:
+        """log π, (C,); −∞ for a component that is not there."""
+        with np.errstate(divide="ignore"):
+            return np.asarray(np.log(self.weights))
 
     @cached_property
     def offset(self) -> F64:

@@ -43,10 +43,9 @@ class ExpectedMixture(GaussianParameters):
     def factors(self) -> F64:
         return self.family.factors(self.covariances) if self.known_factors is None else self.known_factors
 
-    @cached_property
-    def log_constants(self) -> F64:
-        half = self.family.half_log_determinants(self.factors, *self.means.shape)
-        return self.log_weights + half - 0.5 * self.n_features * np.log(2 * np.pi)
+    @property
+    def log_shares(self) -> F64:
+        return self.log_weights
 
     def pick(self, components: slice | list[int]) -> ExpectedMixture:
         factors = self.known_factors

@@ -260,6 +260,13 @@ class Roots(Pass[Any]):
     needs = Need.ONE_PLACE | Need.STAY | Need.CPU
 
 
+@dataclass(frozen=True)
+class AsScaled(Pass[Any]):
+    """A shard of the rows scaled to unit length, where they count as such, in memory; it shares all per-row state."""
+
+    needs = Need.ONE_PLACE | Need.STAY | Need.CPU
+
+
 @dataclass(frozen=True, eq=False)
 class PowerStep(Pass[F64]):
     """Σ w (x − origin) zᵀ, z the coordinates of x: the scatter matrix times the basis, (D, d)."""

@@ -23,8 +23,11 @@ import numpy as np
 
 from globular.algorithms.kmeans.lloyd import TOLERANCE
 from globular.algorithms.kmeans.pipeline import PipelineOptions, kmeans
+from globular.algorithms.kmeans.variational import VariationalOptions
 from globular.algorithms.mixtures.em import STEPS_ON_PART, iterate
 from globular.algorithms.mixtures.pipeline import TIMES_MORE_ROWS
+from globular.algorithms.mixtures.probing import NO_GRAPH, SearchByProbing, find_members
+from globular.algorithms.mixtures.variational import em_among_some
 from globular.algorithms.search import Change, Prospects, search
 from globular.algorithms.seeding.common import evenly_spread_rows
 from globular.algorithms.seeding.named import draw_seeds
@@ -33,7 +36,7 @@ from globular.model.exponential import ExponentialMixture, PseudoRows
 from globular.model.exponential.family import LinearStatistics
 from globular.model.statistics import F64, I64
 from globular.seam.mixture_passes import ExpectLinear
-from globular.seam.passes import Assign, Roots, SumByLabel
+from globular.seam.passes import AsScaled, Assign, Roots, SumByLabel
 from globular.seam.shard import Shard, answer
 
 FEWEST_SEARCHED, PART_ROWS_PER_COMPONENT = 4096, 256
@@ -66,6 +69,8 @@ class ExponentialOptions:
     """Σ w log h(x) of all rows."""
     previous_bound: float = -np.inf
     """Mean objective of a row at the end of the fit that this one continues."""
+    n_candidates: int | None = None
+    """Components that a row keeps, if it looks at few of them."""
 
 
 def em_exponential(
@@ -74,14 +79,39 @@ def em_exponential(
     """Run EM from `start`; one step per iteration."""
     prior = options.prior
 
-    def expect(mixture: ExponentialMixture) -> LinearStatistics:
-        found = shard.run(ExpectLinear(mixture.linear))
+    def exact(mixture: ExponentialMixture) -> LinearStatistics:
+        return shard.run(ExpectLinear(mixture.linear))
+
+    def expect(mixture: ExponentialMixture, e_step: Callable[..., LinearStatistics] = exact, **how: bool) -> Any:
+        found = e_step(mixture, **how)
         return replace(found, log_likelihood=found.log_likelihood + options.log_base + prior.log_density(mixture))
 
     def update(mixture: ExponentialMixture, found: LinearStatistics) -> ExponentialMixture:
         return prior.m_step(type(mixture), found.counts, found.sums, learned_weights=options.learned_weights)
 
-    return iterate(expect, update, start, options.max_iter, options.tol, options.previous_bound)
+    if options.n_candidates is None:
+        return iterate(expect, update, start, options.max_iter, options.tol, options.previous_bound)
+    among = VariationalOptions(options.n_candidates, max_iter=options.max_iter, tol=options.tol)
+    return em_among_some(shard, start, partial(expect, e_step=e_step_by_probing(shard, start, among)), update, among)
+
+
+def e_step_by_probing(
+    shard: Shard, start: ExponentialMixture, options: VariationalOptions
+) -> Callable[..., LinearStatistics]:
+    """E-steps among few components of every row, by way of Gaussians that stand for them."""
+    shard = shard.run(AsScaled())
+    rng, (mean, variance) = np.random.default_rng(0), shard.column_moments()
+    find_members(shard, start.as_gaussians().mixture, options.C_prime, rng)
+    search = SearchByProbing(shard, NO_GRAPH, options, rng)
+
+    def e_step(mixture: ExponentialMixture, *, idle: bool) -> LinearStatistics:
+        standing = mixture.as_gaussians()
+        found = search.e_step(standing.mixture, idle=idle)
+        sums = found.counts[:, None] * (standing.mixture.means + found.shifts)
+        log_likelihood = found.log_likelihood + standing.shared(found.total_weight, mean, variance)
+        return LinearStatistics(found.counts, sums, log_likelihood, found.total_weight, found.n_distances)
+
+    return e_step
 
 
 def search_start(

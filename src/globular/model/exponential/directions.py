@@ -18,7 +18,7 @@ from typing import ClassVar, Self
 import numpy as np
 from scipy.special import gammaln, ive
 
-from globular.model.exponential.family import ExponentialMixture
+from globular.model.exponential.family import AsGaussians, ExponentialMixture
 from globular.model.statistics import F64
 
 LARGEST_CONCENTRATION = 1e8
@@ -145,6 +145,12 @@ class Directions(ExponentialMixture):
     @property
     def log_normalisers(self) -> F64:
         return log_normalisers(self.concentrations, self.n_features)
+
+    def as_gaussians(self) -> AsGaussians:
+        """For rows of unit length a Gaussian at μ of variance 1/κ is the same, but for a constant of the component."""
+        kappa = np.maximum(self.concentrations, 1.0)
+        gaussians = self._gaussians("spherical", self.slopes / kappa[:, None], 1.0 / kappa, square=1.0)
+        return AsGaussians(gaussians, np.zeros(self.n_features), 0.0)
 
     @property
     def row_means(self) -> F64:

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from scipy.special import gammaln
 
 from globular.model.gaussian import Components, draw_by_component, mixing_weights
+from globular.model.observations import ExpectedMixture
 from globular.model.statistics import F64, I64, Additive
 
 SMALLEST_PROBABILITY, LARGEST_PROBABILITY = 1e-300, 1.0 - 2.0**-53
@@ -38,6 +39,24 @@ class LinearMixture:
     """(C, D)."""
     constants: F64
     """(C,); −∞ for a component of weight zero."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class AsGaussians:
+    """Gaussians that stand for linear components: log p(c, x) = log g(c, x) + slope · x + ½ curvature ‖x‖² + log h(x).
+
+    What all components share is the same for every c, so g gives the same responsibilities.
+    """
+
+    mixture: ExpectedMixture
+    """g, of weights that need not add up to one."""
+    slope: F64
+    """(D,)."""
+    curvature: float
+
+    def shared(self, total_weight: float, mean: F64, variance: F64) -> float:
+        """Σ w (slope · x + ½ curvature ‖x‖²) over rows whose columns have these moments."""
+        return total_weight * float(self.slope @ mean + 0.5 * self.curvature * (variance + mean**2).sum())
 
 
 @dataclass(slots=True)
@@ -136,6 +155,23 @@ class ExponentialMixture(Components, ABC):
         with np.errstate(divide="ignore"):
             return LinearMixture(self.slopes, np.log(self.weights) - self.log_normalisers)
 
+    @abstractmethod
+    def as_gaussians(self) -> AsGaussians:
+        """Gaussians with the same responsibilities, for passes that look at few components of a row."""
+
+    def _about(self, mean: F64, variance: float) -> AsGaussians:
+        """Gaussians of one variance; where that is the variance of the columns, they are the tangent at this mean."""
+        variance, slope = max(variance, sys.float_info.min), self.weights @ self.slopes
+        means = mean + variance * (self.slopes - slope)
+        gaussians = self._gaussians("tied_spherical", means, np.asarray(variance))
+        return AsGaussians(gaussians, slope - mean / variance, 1.0 / variance)
+
+    def _gaussians(self, kind: str, means: F64, variances: F64, square: float = 0.0) -> ExpectedMixture:
+        """Gaussians that differ from the components by what these share, for rows with this square of the length."""
+        squares = (np.einsum("cd,cd->c", means, means) + square) / variances
+        log_weights = self.linear.constants + 0.5 * (squares + self.n_features * np.log(2.0 * np.pi * variances))
+        return ExpectedMixture.build(log_weights, means, variances, kind)
+
     def n_parameters(self, *, learned_weights: bool) -> int:
         """Free parameters, for information criteria."""
         return int(self.means.size) + (self.n_components - 1 if learned_weights else 0)
@@ -188,6 +224,10 @@ class Bernoulli(ExponentialMixture):
     def log_normalisers(self) -> F64:
         return -np.log1p(-self.means).sum(axis=1)
 
+    def as_gaussians(self) -> AsGaussians:
+        mean = self.weights @ self.means
+        return self._about(mean, float((mean * (1.0 - mean)).mean()))
+
     @classmethod
     def are_invalid(cls, values: NDArray[Any]) -> NDArray[np.bool_] | None:
         return (values != 0) & (values != 1)
@@ -222,6 +262,10 @@ class Poisson(ExponentialMixture):
     @property
     def log_normalisers(self) -> F64:
         return self.means.sum(axis=1)
+
+    def as_gaussians(self) -> AsGaussians:
+        mean = self.weights @ self.means
+        return self._about(mean, float(mean.mean()))
 
     @classmethod
     def are_invalid(cls, values: NDArray[Any]) -> NDArray[np.bool_] | None:

@@ -11,8 +11,8 @@ from globular.jit import Queue, kernel, take_number
 from globular.model.statistics import F64, ColumnMoments
 from globular.passes.cpu.rows import CSRRows, KernelRows, on_rows
 from globular.passes.cpu.shard import CpuShard
-from globular.passes.host import RUN, runs_of, threads_for_runs
-from globular.seam.passes import Extremes, Moments, Roots
+from globular.passes.host import NONE, RUN, runs_of, threads_for_runs
+from globular.seam.passes import AsScaled, Extremes, Moments, Roots
 
 
 @kernel
@@ -140,6 +140,15 @@ def extremes(shard: CpuShard, work: Extremes) -> F64:
     return np.stack([rows.min(axis=0), rows.max(axis=0)]).astype(np.float64)
 
 
+@CpuShard.implements(AsScaled)
+def as_scaled(shard: CpuShard, work: AsScaled) -> CpuShard:
+    """A copy, unless the rows count as they are."""
+    if not len(shard.scales):
+        return shard
+    rows = shard.dense_rows.block(0, shard.n_rows)
+    return _copy(shard, np.multiply(rows, shard.scales[:, None], dtype=rows.dtype, casting="same_kind"), NONE)
+
+
 @CpuShard.implements(Roots)
 def roots(shard: CpuShard, work: Roots) -> CpuShard:
     """A copy."""
@@ -148,7 +157,11 @@ def roots(shard: CpuShard, work: Roots) -> CpuShard:
         rows = np.copysign(np.sqrt(np.abs(rows)), rows)
     else:
         rows.data = np.copysign(np.sqrt(np.abs(rows.data)), rows.data)
+    return _copy(shard, rows, np.sqrt(shard.scales))
+
+
+def _copy(shard: CpuShard, rows: Any, scales: F64) -> CpuShard:
+    """Other rows with the same state."""
     return CpuShard(
-        rows, shard.weights, scales=np.sqrt(shard.scales), n_threads=shard.n_threads, state=shard.state,
-        first_row=shard.first_row,
-    )  # fmt: skip
+        rows, shard.weights, scales=scales, n_threads=shard.n_threads, state=shard.state, first_row=shard.first_row
+    )

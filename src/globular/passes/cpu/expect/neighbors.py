@@ -279,8 +279,7 @@ class Costs(SquaredDistances):
         variances = mixture.variances()
         precisions: F64 = np.ascontiguousarray(1.0 / variances)
         log_determinants = np.log(variances).sum(axis=1) * (D if variances.shape[1] == 1 else 1)
-        with np.errstate(divide="ignore"):
-            log_weights = np.log(mixture.weights)
+        log_weights = mixture.log_shares
         biases: F64 = log_determinants + D * np.log(2 * np.pi) - 2.0 * log_weights
         self.by_distance = mixture.family.euclidean
         self.unit, self.base = 1.0, 0.0

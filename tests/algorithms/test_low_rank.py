@@ -11,7 +11,7 @@ from globular.model.covariances import CovarianceLimits
 from globular.model.low_rank import NOISES, LowRankParameters, low_rank_m_step
 from globular.model.statistics import F64
 from globular.passes.cpu import CpuShard
-from globular.seam.among import Probe
+from globular.seam.among import Probe, Within
 from globular.seam.mixture_passes import ExpectLowRank
 from globular.seam.passes import Assign
 from globular.seam.shard import Shard
@@ -217,3 +217,16 @@ def test_cells_of_few_rows_have_fewer_factors() -> None:
     options = VariationalOptions(C_prime=3, max_iter=5, tol=0.0)
     last = list(LowRankEM(shard, "diag", options, np.random.default_rng(0), limits_for(X, 1e-3)).steps(start))[-1]
     assert np.isfinite(last.objective) and np.isfinite(last.model.loadings).all()
+
+
+@pytest.mark.parametrize("noise", ["diag", "spherical"])
+def test_factors_never_drown_the_noise(noise: str) -> None:
+    """Rows that differ along one direction alone: I + Λ diag(1/ψ) Λᵀ stays positive in float64."""
+    mixture = LowRankParameters(np.full(2, 0.5), np.zeros((2, D)), np.ones((2, Q, D)), np.ones((2, D)))
+    shard = CpuShard(1e6 * np.repeat(np.random.default_rng(0).normal(size=(40, 1)), D, axis=1))
+    shard.run(Assign(np.array([[-1e6], [1e6]]) * np.ones(D), want="labels"))
+    for _ in range(10):
+        found = shard.run(ExpectLowRank(mixture, Within()))
+        mixture = low_rank_m_step(mixture, found, CovarianceLimits(0.0, np.full(D, 1e-20)), noise)
+    signals = (np.square(mixture.loadings) / mixture.noise[:, None]).sum(axis=(1, 2))
+    assert 1e12 < signals.max() <= 1.001e13 and np.isfinite(mixture.triangles).all()

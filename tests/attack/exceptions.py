@@ -67,7 +67,7 @@ _REASONS = {
         model.exponential.family: LEAST SMALLEST_PROBABILITY LARGEST_PROBABILITY SMALLEST_RATE
         model.gaussian: _WEIGHT_FLOOR
         model.coordinates: _LARGEST_SINGLE
-        model.low_rank: NO_WEIGHT_COST
+        model.low_rank: MOST_SIGNAL NO_WEIGHT_COST
         model.noise: _VARIANCES_OF_WIDTH _NARROW
         model.dirichlet: _TAIL_TERMS _GAMMA_TURNS _GAMMA_TOLERANCE
     """,

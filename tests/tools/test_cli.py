@@ -742,3 +742,9 @@ def test_ctrl_c_saves_what_there_is_and_exits_with_130(tmp_path: Path) -> None:
     document = json.loads((tmp_path / "model" / "model.json").read_text())
     assert document["attributes"]["n_iter_"] >= 1 and "labels_" in document["attributes"]
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["big.npy", "model"]
+
+
+def test_the_shell_completes_commands() -> None:
+    asked = {**os.environ, "_GLOBULAR_COMPLETE": "complete_bash", "COMP_WORDS": "globular fi", "COMP_CWORD": "1"}
+    done = subprocess.run([sys.executable, "-m", "globular"], env=asked, capture_output=True, text=True)
+    assert done.stdout.split() == ["fit"]

@@ -25,7 +25,7 @@ from globular.cli.select import select
 from globular.cli.shared import EXIT_INTERRUPTED, FAILED, as_options, messages_as_lines, say
 from globular.errors import GlobularError
 
-app = typer.Typer(name="globular", epilog="New here? Run: globular demo", add_completion=False, rich_markup_mode="rich")
+app = typer.Typer(name="globular", epilog="New here? Run: globular demo", rich_markup_mode="rich")
 for command in (fit, select, predict, encode, decode, info, report, export, coreset, demo):
     app.command()(command)
 

@@ -70,7 +70,7 @@ callable, default="auto"
         Starting means: the name of a seeding, improved by swaps and k-means steps and, up to 100 components, by
         moves during EM; an array of shape (n_components, n_features), from which EM alone goes on; or a function
         ``(X, n_components, random_state) -> array``. Factors begin as the principal components of their cells.
-    {n_runs, max_time, random_state, warm_start, verbose, callbacks, n_threads}
+    {n_runs, max_time, random_state, warm_start, verbose, callbacks, n_threads, device}
 
     Attributes
     ----------
@@ -126,6 +126,7 @@ callable, default="auto"
     verbose: int = 0
     callbacks: Any = None
     n_threads: int | None = None
+    device: str = "auto"
 
     _constraints: ClassVar[Constraints] = {
         "noise": [one_of(*NOISES)],
@@ -182,7 +183,7 @@ callable, default="auto"
         return fit_bytes(N, D, n_numbers, n_words, n_threads) + 32 * COSTS_AT_ONCE * n_threads
 
     def _publish_mixture(self, mixture: Any, dtype: np.dtype[Any]) -> None:
-        columns = mixture.in_columns()
+        columns = mixture.as_numpy().in_columns()
         self.weights_, self.means_ = columns.weights.astype(dtype), columns.means.astype(dtype)
         self.loadings_, self.noise_variances_ = columns.loadings.astype(dtype), columns.noise.astype(dtype)
         if not (self.noise_variances_ > 0).all():  # too small for float32

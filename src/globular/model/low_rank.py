@@ -28,6 +28,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from typing import cast
 
 import numpy as np
 
@@ -54,6 +55,9 @@ learnt from N rows, and in few rows columns seem to have more to do with each ot
 NARROWEST = 1e-2
 """Share of the average variance below which a component says no more of the shared noise; smaller = a few rows that are
 all but equal may decide alone."""
+MOST_SIGNAL = 1e13
+"""Largest trace of Λ diag(1/ψ) Λᵀ; larger = less noise in components whose rows lie in a plane. From 1e14 on the one in
+I + Λ diag(1/ψ) Λᵀ may be lost in rounding, and there is no triangle L."""
 FAINT = 1e-3
 """Variance along a factor that a cell has no rows for, relative to the noise: EM cannot bring back one that is zero."""
 
@@ -97,12 +101,12 @@ class LowRankParameters(Components):
     def triangles(self) -> F64:
         """L, (C, q, q)."""
         scaled = self.loadings * np.sqrt(self.precisions)[:, None, :]
-        return np.asarray(np.linalg.cholesky(np.eye(self.n_factors) + scaled @ scaled.transpose(0, 2, 1)))
+        return cast(F64, np.linalg.cholesky(np.eye(self.n_factors) + scaled @ scaled.transpose(0, 2, 1)))
 
     @cached_property
     def directions(self) -> F64:
         """V, (C, q, D)."""
-        return np.ascontiguousarray(np.linalg.inv(self.triangles) @ (self.loadings * self.precisions[:, None, :]))
+        return np.linalg.inv(self.triangles) @ (self.loadings * self.precisions[:, None, :])
 
     @cached_property
     def biases(self) -> F64:
@@ -135,6 +139,14 @@ class LowRankParameters(Components):
         if self.coordinates is not None:
             variance = np.broadcast_to(variance, (self.n_features,)) @ np.square(self.coordinates.forward)
         return replace(self, noise=self.noise + variance)
+
+    def as_numpy(self) -> LowRankParameters:
+        """The same with arrays of NumPy for parameters, wherever these lie; itself where they are."""
+        own = self.weights, self.means, self.loadings, self.noise
+        if all(isinstance(each, np.ndarray) for each in own):
+            return self
+        weights, means, loadings, noise = map(np.asarray, own)
+        return LowRankParameters(weights, means, loadings, noise, self.coordinates)
 
     def in_columns(self) -> LowRankParameters:
         """Means and loadings of the columns themselves, and the variances of every column given those before it."""
@@ -194,9 +206,9 @@ def isotropic_factors(
     means: F64, variance: float, n_factors: int, coordinates: Coordinates | None = None
 ) -> LowRankParameters:
     """Equal weights and σ² I around the given means: factors without loadings."""
-    C, D = means.shape
-    no_loadings, noise = np.zeros((C, n_factors, D)), np.full((C, D), variance)
-    return LowRankParameters(np.full(C, 1.0 / C), means, no_loadings, noise, coordinates)
+    C, nothing = len(means), np.zeros_like(means)  # where the means are, perhaps on a card
+    no_loadings = nothing[:, None, :] + np.zeros((n_factors, 1))
+    return LowRankParameters(np.full(C, 1.0 / C), means, no_loadings, nothing + variance, coordinates)
 
 
 @single_threaded_blas  # on matrices this small threads only wait for each other; and the same bits for any number
@@ -216,7 +228,7 @@ def left_by_factors(mixture: LowRankParameters, found: LowRankStatistics) -> tup
     """X = (I + A Vᵀ)⁻¹ A and A, (C, q, D), and the diagonal of S − Xᵀ A, (C, D): noise beside new factors."""
     variances, A = about_new_means(mixture, found)
     inner = np.eye(mixture.n_factors) + symmetric(A @ mixture.directions.transpose(0, 2, 1))
-    X: F64 = np.asarray(np.linalg.solve(inner, A), dtype=np.float64)
+    X = cast(F64, np.linalg.solve(inner, A))
     return X, A, variances - np.einsum("cqd,cqd->cd", X, A)
 
 
@@ -247,6 +259,8 @@ def _updated(
     if pooled.shape[1] == 1:
         reg_covar, smallest = reg_covar.mean(keepdims=True), smallest.mean(keepdims=True)
     limited = np.maximum(pooled + reg_covar, smallest)
+    too_strong = np.maximum((np.square(loadings) / limited[:, None, :]).sum(axis=2).sum(axis=1) / MOST_SIGNAL, 1.0)
+    limited = limited * (too_strong[:, None] if len(limited) > 1 else too_strong.max())
     if len(limited) > 1:  # where all components share it, so do those without weight
         limited = np.where(filled[:, None], limited, previous)
     weights, means = mixing_weights(found.counts, found.total_weight), mixture.means + found.shifts
@@ -291,7 +305,7 @@ def power_step(mixture: LowRankParameters, found: LowRankStatistics) -> F64:
     # a cell of few rows has fewer directions than are asked for: the others stay what they are
     faint = 1e-12 * np.sqrt(np.einsum("cqd,cqd->c", A, A))[:, None, None] + 1e-300
     bases, _ = np.linalg.qr((A + faint * mixture.directions).transpose(0, 2, 1))
-    return np.ascontiguousarray(bases.transpose(0, 2, 1))
+    return bases.transpose(0, 2, 1)
 
 
 @single_threaded_blas

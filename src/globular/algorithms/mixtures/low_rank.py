@@ -89,12 +89,13 @@ def start_low_rank(
     """
     if not labelled:
         label_by_cells(shard, means, draw_cells(shard, means, rng))
-    C, D = means.shape
     coordinates = find_coordinates(shard, means, limits) if correlated else None
     if coordinates is not None:
         means, limits = coordinates.to(means), coordinates.limits(limits)
-    drawn, _ = np.linalg.qr(rng.normal(size=(D, n_factors)))  # the same for all cells, which turn them their own way
-    mixture = probing_directions(means, np.repeat(np.ascontiguousarray(drawn.T)[None], C, axis=0), coordinates)
+    drawn, _ = np.linalg.qr(
+        rng.normal(size=(means.shape[1], n_factors))
+    )  # the same for all cells, which turn them their own way
+    mixture = probing_directions(means, np.zeros_like(means)[:, None, :] + drawn.T, coordinates)
     for _ in range(POWER_STEPS):
         bases = power_step(mixture, shard.run(ExpectLowRank(mixture, OWN_CELL)))
         mixture = probing_directions(means, bases, coordinates)
@@ -193,6 +194,7 @@ class LowRankEM:
         n_steps = min(n_steps, self._n_left() // 2, max(SHORTEST, 3 * self.best.iteration // 2))
 
         def draw(mixture: LowRankParameters) -> LowRankProspects:
+            mixture = mixture.as_numpy()  # few components, whose arithmetic is the host's
             return LowRankProspects(self._shard, mixture, self._e_step(mixture, idle=True), self._update)
 
         def iterate(mixture: LowRankParameters, n: int) -> Steps:

@@ -4,7 +4,7 @@ from globular.passes.torch.opening import StreamedShard
 from globular.passes.torch.shard import TorchShard
 
 from globular.passes.torch import (  # isort: skip  # they register
-    assign, columns, expect, seeds, truncated,
+    assign, columns, expect, low_rank, seeds, truncated,
 )  # fmt: skip
 
-__all__ = ["StreamedShard", "TorchShard", "assign", "columns", "expect", "seeds", "truncated"]
+__all__ = ["StreamedShard", "TorchShard", "assign", "columns", "expect", "low_rank", "seeds", "truncated"]

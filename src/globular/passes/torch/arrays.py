@@ -135,6 +135,9 @@ class DeviceArray(NDArrayOperatorsMixin):
     def tobytes(self) -> bytes:
         return np.asarray(self).tobytes()
 
+    def transpose(self, *axes: int) -> DeviceArray:
+        return DeviceArray(self.tensor.permute(*axes))
+
     def reshape(self, *shape: int) -> DeviceArray:
         return DeviceArray(self.tensor.reshape(*shape))
 
@@ -142,9 +145,9 @@ class DeviceArray(NDArrayOperatorsMixin):
         of = self.tensor.to(torch.int64) if self.tensor.dtype == torch.bool else self.tensor
         return DeviceArray(of.sum() if axis is None else of.sum(dim=axis, keepdim=keepdims))
 
-    def mean(self, axis: int | None = None) -> DeviceArray:
+    def mean(self, axis: int | None = None, keepdims: bool = False) -> DeviceArray:
         of = self.tensor if self.tensor.dtype.is_floating_point else self.tensor.to(torch.float64)
-        return DeviceArray(of.mean() if axis is None else of.mean(dim=axis))
+        return DeviceArray(of.mean() if axis is None else of.mean(dim=axis, keepdim=keepdims))
 
     def max(self, axis: int | None = None, initial: float | None = None) -> Any:
         if axis is not None:
@@ -235,10 +238,14 @@ _UFUNCS: dict[str, Callable[..., Any]] = {
 
 def _einsum(subscripts: str, *operands: Any) -> Any:
     device = _device_of(operands)
+    if len(operands) != 2:
+        return NotImplemented
     a, b = _tensors(operands, device)
-    if subscripts in ("ij,ij->i", "cd,cd->c"):
-        return DeviceArray((a * b).sum(1))
-    return DeviceArray((a * b).sum(0)) if subscripts == "ij,ij->j" else NotImplemented
+    (one, other), kept = subscripts.split("->")[0].split(","), subscripts.split("->")[1]
+    if one != other:
+        return DeviceArray(torch.einsum(subscripts, a, b))
+    left = [axis for axis, name in enumerate(one) if name not in kept]
+    return DeviceArray((a * b).sum(left))
 
 
 def _concatenate(arrays: Any, axis: int = 0) -> Any:
@@ -296,6 +303,20 @@ def _norm(x: Any, ord: Any = None, axis: int | None = None, keepdims: bool = Fal
     return DeviceArray(torch.sqrt((x.tensor * x.tensor).sum(dim=axis, keepdim=keepdims)))
 
 
+def _solve(a: Any, b: Any) -> Any:
+    return DeviceArray(torch.linalg.solve(*_tensors([a, b], _device_of([a, b]))))
+
+
+def _as_arrays(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A decomposition of one matrix, or of many."""
+
+    def call(a: Any) -> Any:
+        found = function(a.tensor)
+        return DeviceArray(found) if isinstance(found, torch.Tensor) else tuple(map(DeviceArray, found))
+
+    return call
+
+
 _IN_PLACE = {np.copyto, np.put, np.place, np.putmask, np.put_along_axis}
 _FUNCTIONS: dict[Any, Callable[..., Any]] = {
     np.einsum: _einsum,
@@ -308,6 +329,13 @@ _FUNCTIONS: dict[Any, Callable[..., Any]] = {
     np.vdot: _vdot,
     np.repeat: _repeat,
     np.linalg.norm: _norm,
+    np.linalg.solve: _solve,
+    np.linalg.cholesky: _as_arrays(torch.linalg.cholesky),
+    np.linalg.inv: _as_arrays(torch.linalg.inv),
+    np.linalg.qr: _as_arrays(torch.linalg.qr),
+    np.linalg.eigh: _as_arrays(torch.linalg.eigh),
+    np.diagonal: lambda a, offset=0, axis1=0, axis2=1: DeviceArray(torch.diagonal(a.tensor, offset, axis1, axis2)),
+    np.broadcast_to: lambda array, shape: DeviceArray(array.tensor.expand(shape)),
     np.fill_diagonal: lambda a, value: a.tensor.fill_diagonal_(value),
     np.sort: lambda a: DeviceArray(torch.sort(a.tensor).values),
     np.diff: lambda a: DeviceArray(torch.diff(a.tensor)),

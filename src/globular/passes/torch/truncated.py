@@ -96,7 +96,7 @@ def expect_probe(shard: TorchShard, work: Expect) -> SoftStatistics:
     looks = torch.where(members[:, 0] == labels, (members >= 0).sum(dim=1), 1).sum()
     n_distances, found = 0, (None, None)
     if cells is not None:
-        visits, n_distances, routing = _visited(shard, cells, work.among.n_probes)
+        visits, n_distances, routing = visited(shard, cells, work.among.n_probes)
         found = costs.nominate(cells, visits, kept)
         looks = looks + routing + shard.tensor(cells.starts, torch.int64).diff()[visits.long()].sum()
     shares, bounds, before = costs.weigh(labels, members, *found)
@@ -107,7 +107,7 @@ def expect_probe(shard: TorchShard, work: Expect) -> SoftStatistics:
     return SoftStatistics(*sums, bound, shard.total_weight, n_distances + int(n_looks), gain=gain)
 
 
-def _visited(shard: TorchShard, cells: CenterCells, n_probes: int) -> tuple[Any, int, Any]:
+def visited(shard: TorchShard, cells: CenterCells, n_probes: int) -> tuple[Any, int, Any]:
     """The cells that every row visits, (N, p), the number of distances to find them, and more of these to be added."""
     n_visits = cells.n_visits(n_probes)
     if cells.above is None:

@@ -1,0 +1,69 @@
+"""Factor analysers on a card: fits and answers are those of the CPU, wherever M-steps are made."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch", reason='needs torch: pip install "globular[gpu]"')
+
+from globular import LowRankGaussianMixture  # noqa: E402
+from globular.passes.torch import low_rank  # noqa: E402
+from makers import weights_for  # noqa: E402
+
+DEVICE = "cuda" if torch.cuda.is_available() else "torch-cpu"
+
+
+def analysed(C: int = 30, D: int = 12, q: int = 2, n: int = 3000) -> np.ndarray:
+    """Rows of factor analysers far from each other."""
+    rng = np.random.default_rng(0)
+    loadings, means, z = rng.normal(size=(C, q, D)), 5 * rng.normal(size=(C, D)), rng.integers(C, size=n)
+    along = np.einsum("nq,nqd->nd", rng.normal(size=(n, q)), loadings[z])
+    return (means[z] + along + 0.3 * rng.normal(size=(n, D))).astype(np.float32)
+
+
+ROWS = analysed()
+
+
+def fitted(device: str, **changes: Any) -> LowRankGaussianMixture:
+    given = {"random_state": 0, "max_iter": 15, "tol": 0.0, **changes}
+    with pytest.warns(UserWarning, match="did not converge"):
+        return LowRankGaussianMixture(30, 2, device=device, **given).fit(ROWS, sample_weight=weights_for(len(ROWS)))
+
+
+@pytest.mark.parametrize("on_card", [True, False])
+@pytest.mark.parametrize("changes", [{}, {"n_candidates": 30}, {"correlated_noise": True}, {"noise": "tied_spherical"}])
+def test_a_fit_is_that_of_the_cpu(changes: Any, on_card: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(low_rank, "LEFT_ON_CARD", 0 if on_card else 1 << 40)
+    given = {"correlated_noise": False, **changes}
+    ours, theirs = fitted(DEVICE, **given), fitted("cpu", **given)
+    rtol = 1e-6 if given["correlated_noise"] else 1e-9
+    np.testing.assert_allclose(ours.lower_bounds_, theirs.lower_bounds_, rtol=rtol)
+    np.testing.assert_allclose(ours.loadings_, theirs.loadings_, atol=1e-3)
+    np.testing.assert_array_equal(ours.labels_, theirs.labels_)
+    assert isinstance(ours.means_, np.ndarray)
+
+
+@pytest.mark.parametrize("correlated", [True, False])
+@pytest.mark.parametrize("exact", [True, False])
+def test_answers_are_those_of_the_cpu(exact: bool, correlated: bool) -> None:
+    model = fitted("cpu", correlated_noise=correlated)
+    asked = {
+        "predict": {}, "score_samples": {}, "transform": {}, "reconstruct": {},
+    }  # fmt: skip
+    on_cpu = {name: getattr(model, name)(ROWS, exact=exact, **how) for name, how in asked.items()}
+    on_cpu["predict_proba"], on_cpu["score"] = model.predict_proba(ROWS), model.score(ROWS)
+    model.set_params(device=DEVICE)
+    for name, how in asked.items():
+        np.testing.assert_allclose(getattr(model, name)(ROWS, exact=exact, **how), on_cpu[name], atol=1e-4)
+    np.testing.assert_allclose(model.predict_proba(ROWS), on_cpu["predict_proba"], atol=1e-5)
+    assert model.score(ROWS) == pytest.approx(on_cpu["score"], rel=1e-6)
+
+
+def test_a_tensor_has_its_answers_beside_it() -> None:
+    rows = torch.as_tensor(ROWS, device="cuda" if torch.cuda.is_available() else "cpu")
+    model = fitted("cpu", correlated_noise=False)
+    model.set_params(device=DEVICE)
+    assert model.predict(ROWS).dtype == np.int64
+    if rows.is_cuda:
+        assert model.predict(rows).is_cuda

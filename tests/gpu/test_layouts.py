@@ -1,4 +1,4 @@
-"""Rows in several parts: streamed to the card since they are larger than it, and split into two shards on one card."""
+"""Rows in several parts: streamed to the card since they are larger than it, and divided among cards."""
 
 import sys
 from pathlib import Path
@@ -19,9 +19,9 @@ from globular.algorithms.seeding.named import draw_seeds  # noqa: E402
 from globular.errors import DataError, MemoryBudgetError  # noqa: E402
 from globular.passes.cpu import CpuShard  # noqa: E402
 from globular.passes.torch import StreamedShard, TorchShard, opening  # noqa: E402
+from globular.passes.torch.cards import CardsShard  # noqa: E402
 from globular.seam.passes import Assign, Moments  # noqa: E402
 from makers import blobs, raising, weights_for  # noqa: E402
-from split import SplitShard  # noqa: E402
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 NAME = "cuda" if DEVICE.type == "cuda" else "torch-cpu"
@@ -36,22 +36,21 @@ def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def streamed(rows: Any, weights: Any) -> StreamedShard:
-    return StreamedShard(rows, weights, DEVICE)
+    """A third of the parts stay."""
+    return StreamedShard(rows, weights, DEVICE, room=rows.nbytes / 3)
 
 
-def split(rows: Any, weights: Any) -> SplitShard:
-    middle = len(rows) // 3
-    halves = [slice(0, middle), slice(middle, len(rows))]
-    return SplitShard(
-        [TorchShard(torch.as_tensor(rows[h], device=DEVICE), None if weights is None else weights[h]) for h in halves]
-    )
+def split(rows: Any, weights: Any) -> CardsShard:
+    shard = opening.shard_on_cards(rows, weights, [NAME, NAME, NAME])
+    assert isinstance(shard, CardsShard)
+    return shard
 
 
 LAYOUTS = {"streamed": streamed, "split": split}
 
 
 def state_of(shard: Any) -> State:
-    parts = getattr(shard, "shards", [shard])
+    parts = getattr(shard, "_parts", [shard])
     names = {name for part in parts for name in part.state._arrays}
     found = {name: np.concatenate([part.state._arrays[name].cpu().numpy() for part in parts]) for name in names}
     return {"labels": np.array(shard.labels), **found}

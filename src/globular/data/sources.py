@@ -23,6 +23,8 @@ from globular.machine import check_fits
 class _SlicedSource:
     """What every source has that can be sliced: its rows are a matrix, a block is a slice of it."""
 
+    seeks = True
+
     def __init__(self, rows: Matrix, name: str) -> None:
         self.name = name
         self.n_rows, self.n_columns = (int(size) for size in rows.shape)
@@ -110,7 +112,7 @@ class RowRange(SomeRows):
 
     def __init__(self, source: Source, start: int, stop: int) -> None:
         super().__init__(source, stop - start)
-        self._start = start
+        self._start, self.seeks = start, getattr(source, "seeks", False)
 
     def numbers_of(self, rows: NDArray[np.intp]) -> NDArray[np.intp]:
         return rows + self._start

@@ -84,6 +84,8 @@ class StreamedSource(ABC):
 
     is_sparse = False
     in_memory = False
+    seeks = False
+    """Whether a block takes as long wherever it begins, and several threads may read some at a time."""
 
     def __init__(
         self,
@@ -184,6 +186,7 @@ class ConcatenatedSource(StreamedSource):
         self.parts = tuple(parts)
         self.column_names: tuple[str, ...] | None = getattr(parts[0], "column_names", None)
         self.in_memory = all(part.in_memory for part in parts)
+        self.seeks = all(getattr(part, "seeks", False) for part in parts)
 
     def _pieces(self, segment: int, first: int, last: int, max_rows: int) -> Iterator[NDArray[Any]]:
         for block in self.parts[segment].blocks(max_rows, first, last):

@@ -39,8 +39,8 @@ def lies_on_card(X: Any) -> bool:
     return int(X.__dlpack_device__()[0]) == _CUDA
 
 
-def device_for(estimator: Any, X: Any) -> str:
-    """ "cpu", or the name of the card that a fit or a prediction runs on."""
+def device_for(estimator: Any, X: Any) -> str | Sequence[str]:
+    """ "cpu", or the names of the cards that a fit or a prediction runs on."""
     on_card = lies_on_card(X)
     if not hasattr(estimator, "device"):
         if on_card:
@@ -55,7 +55,7 @@ def device_for(estimator: Any, X: Any) -> str:
     if wanted == "cpu" and on_card:
         raise DeviceError("X lies on a GPU and device='cpu'; pass X as an array of NumPy, or leave device='auto'")
     if wanted != "auto" or not on_card:
-        return "cpu" if wanted == "auto" else str(wanted)
+        return "cpu" if wanted == "auto" else cast(str | Sequence[str], wanted)
     name = f"cuda:{X.__dlpack_device__()[1]}"
     logger.info("device='auto' chose %s, where X lies", name)
     return name

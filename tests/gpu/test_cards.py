@@ -54,3 +54,21 @@ def test_a_fit_on_two_cards_is_that_of_one(name: str) -> None:
     assert arrays_of(two) == arrays_of(again)
     assert two.labels_.shape == (3000,) and isinstance(two.labels_, np.ndarray)
     np.testing.assert_array_equal(two.predict(ROWS), two.set_params(device="cpu").predict(ROWS))
+
+
+def test_rows_on_workers_lie_on_their_cards() -> None:
+    pytest.importorskip("distributed", reason='needs Dask: pip install "globular[dask]"')
+    import dask.array as da
+    from distributed import Client, LocalCluster
+
+    X = da.from_array(ROWS, chunks=(800, 20))
+    with (
+        LocalCluster(
+            n_workers=2, threads_per_worker=1, processes=False, dashboard_address=":0", memory_limit=0
+        ) as cluster,
+        Client(cluster),
+    ):
+        for name in ("lloyd", "em"):
+            one, workers = MODELS[name](device=CARD).fit(ROWS), MODELS[name](device=CARD).fit(X)
+            assert quality_of(workers) == pytest.approx(quality_of(one), rel=0.03)
+            np.testing.assert_array_equal(np.asarray(workers.predict(X)), one.__class__.predict(workers, ROWS))

@@ -97,7 +97,10 @@ def _lazy_rows(estimator: Any, name: str, X: Any, args: Sequence[Any], kwargs: d
     if kwargs.get("return_distance") or kwargs.get("out") is not None:
         raise TypeError("X is a Dask collection, whose answers are one lazy array: leave out return_distance= and out=")
     model = _slim(estimator)
-    sample = getattr(model, name)(sample_of(X), *args, **kwargs)
+    here = copy.copy(model)
+    if hasattr(here, "device"):
+        here.device = "cpu"  # cards are those of the workers
+    sample = getattr(here, name)(sample_of(X), *args, **kwargs)
     sent = _sendable(model)
     if is_frame(X):
         answer = dask.delayed(_answer_chunk, pure=True)

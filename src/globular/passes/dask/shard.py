@@ -1,7 +1,7 @@
 """Rows on Dask workers, seen from the client: which worker has which parts, how they are asked, and what if one dies.
 
 A `DaskShard` is a shard like any other: its parts are partitions of the data, each a `CpuShard` or a `StreamShard` in
-the memory of a worker, with the per-point state beside the rows. Parameters go out, additive statistics come back;
+the memory of a worker, or a shard on its card, with the per-point state beside the rows. Parameters go out, additive statistics come back;
 rows and state stay where they are. Algorithms do not notice. Sums are added in a fixed tree over the parts (`TreeSum`),
 so results do not depend on the number of workers, and equal bit for bit those of one process with the same parts.
 
@@ -35,6 +35,7 @@ from globular.passes.dask.cluster import Cluster, client_ids, load_rows
 from globular.passes.dask.messages import SNAPSHOT_BYTES, Log, Post, Reply, Request, Work, halves
 from globular.passes.dask.workers import PartInfo, Partition, PartOptions, RowsInfo
 from globular.passes.many import SideBySide
+from globular.passes.registry import Card
 from globular.seam.passes import AllLabels, Assign, Labels, Pass, Result, Take
 from globular.seam.tree_passes import ReadFrontier
 from globular.threads import resolve_threads
@@ -60,6 +61,7 @@ class DaskShard(SideBySide):
     unit_rows : whether rows count as scaled to unit length (cosine).
     labelled : whether rows of weight 0 are wanted, for their labels.
     n_threads : threads of each worker; None takes what the worker has.
+    card : the workers' cards that compute, or None for their CPUs.
     """
 
     def __init__(
@@ -71,6 +73,7 @@ class DaskShard(SideBySide):
         unit_rows: bool = False,
         labelled: bool = True,
         n_threads: int | None = None,
+        card: Card | None = None,
     ) -> None:
         self.client = client
         self.cluster = Cluster(client)
@@ -80,7 +83,7 @@ class DaskShard(SideBySide):
         self.n_repairs = 0
         self.n_threads = resolve_threads(n_threads)
         self._unit_rows, self._labelled, self._threads_wanted = unit_rows, labelled, n_threads
-        self._weights = weights
+        self._weights, self._card = weights, card
         threads = self.cluster.wait_for_workers()
         clients = self.cluster.sync(self.cluster.of_scheduler, client_ids)
         if clients is not None:  # what clients that are gone have left behind is forgotten
@@ -267,7 +270,7 @@ class DaskShard(SideBySide):
         weights = None if self._weights is None else self._weights[self._first(number) : int(self._ends[number])]
         return PartOptions(
             self.partitions[number].number, self._rows[number].n_rows, self._first(number), weights, self._unit_rows,
-            self._labelled, self._threads_wanted, -self.n_repairs,
+            self._labelled, self._threads_wanted, self._card, -self.n_repairs,
         )  # fmt: skip
 
 
@@ -303,7 +306,7 @@ class RemoteLabels:
 
     def copy(self) -> Labels:
         """All labels as they are now."""
-        return np.concatenate(self._shard.run(AllLabels()))
+        return np.concatenate(list(map(np.asarray, self._shard.run(AllLabels()))))
 
     def __reduce__(self) -> Any:
         return np.asarray, (np.asarray(self),)

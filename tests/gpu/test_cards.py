@@ -9,6 +9,7 @@ import pytest
 import globular
 from globular import GaussianMixture, HierarchicalKMeans, KMeans, VariationalGaussianMixture, VariationalKMeans
 from globular.algorithms.kmeans.lloyd import KMeansOptions, lloyd
+from globular.callbacks import Checkpoint
 from makers import blobs, weights_for
 
 torch = pytest.importorskip("torch", reason='needs torch: pip install "globular[gpu]"')
@@ -54,6 +55,68 @@ def test_a_fit_on_two_cards_is_that_of_one(name: str) -> None:
     assert arrays_of(two) == arrays_of(again)
     assert two.labels_.shape == (3000,) and isinstance(two.labels_, np.ndarray)
     np.testing.assert_array_equal(two.predict(ROWS), two.set_params(device="cpu").predict(ROWS))
+
+
+def test_iterations_of_two_parts_equal_those_of_one() -> None:
+    weights = weights_for(3000)
+    one, three = (opening.shard_on_cards(ROWS, weights, device) for device in (CARD, [CARD] * 3))
+    assert isinstance(three, CardsShard) and three.weights_of_parts.shape == (3,)
+    start, options = ROWS[3::100].astype(float), KMeansOptions(max_iter=4)
+    for expected, found in zip(lloyd(one, start, options), lloyd(three, start, options), strict=True):
+        np.testing.assert_array_equal(np.asarray(three.labels), np.asarray(one.labels))
+        np.testing.assert_allclose(np.asarray(found.model), np.asarray(expected.model), rtol=1e-12, atol=1e-12)
+    numbers = np.array([2999, 0, 1001, 1000, 999, 0])
+    for what in ("rows", "labels", "weights"):
+        np.testing.assert_array_equal(np.asarray(three.take(numbers, what)), np.asarray(one.take(numbers, what)))
+    chosen = np.arange(5, 3000, 7)
+    for part in (one.subset(chosen), three.subset(chosen)):
+        np.testing.assert_array_equal(np.asarray(part.take(np.arange(len(chosen)))), ROWS[chosen])
+        np.testing.assert_array_equal(np.asarray(part.take(np.arange(len(chosen)), "weights")), weights[chosen])
+
+
+def test_parts_that_do_not_fit_are_streamed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    np.save(tmp_path / "rows.npy", ROWS)
+    fit = MODELS["lloyd"](device=[CARD, CARD])
+    expected = fit.fit(ROWS).labels_
+    monkeypatch.setattr(opening, "SPARE_BYTES", 0)
+    monkeypatch.setattr(opening, "PART_BYTES", 20_000)
+    monkeypatch.setattr(opening, "free_bytes", lambda device: 800_000)  # each part takes half of it
+    np.testing.assert_array_equal(fit.fit(tmp_path / "rows.npy").labels_, expected)
+
+
+def test_more_cards_than_rows() -> None:
+    model = KMeans(2, device=[CARD] * 5, random_state=0).fit(ROWS[:3])
+    assert model.labels_.shape == (3,)
+
+
+@pytest.mark.parametrize("wrong", [[], ["cpu"], ["cuda:all"], ["cuda:x"], [0], "cuda:all:1"])
+def test_what_is_no_list_of_cards_is_refused(wrong: Any) -> None:
+    with pytest.raises(ValueError, match='"cuda:all" or a list of cards'):
+        KMeans(2, device=wrong).fit(ROWS)
+
+
+def test_a_model_of_several_cards_is_saved(tmp_path: Path) -> None:
+    model = KMeans(8, device=[CARD, CARD], random_state=0).fit(ROWS)
+    globular.save(model, tmp_path / "model")
+    assert list(globular.load(tmp_path / "model").device) == [CARD, CARD]
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@pytest.mark.parametrize("device", [CARD, [CARD, CARD]], ids=["one", "two"])
+@pytest.mark.parametrize("name", ["lloyd", "em"])
+def test_a_fit_goes_on_from_a_checkpoint_with_the_same_bits(name: str, device: Any, tmp_path: Path) -> None:
+    whole = MODELS[name](device=device, max_iter=7, tol=0).fit(ROWS)
+    at_three = [Checkpoint(tmp_path / "run", every_iterations=1), lambda model, record: record.iteration == 3]
+    MODELS[name](device=device, max_iter=7, tol=0, callbacks=at_three).fit(ROWS)
+    resumed = globular.load(tmp_path / "run").set_params(warm_start=True, max_iter=4).fit(ROWS)
+    assert arrays_of(resumed) == arrays_of(whole)
+
+
+def test_the_time_of_a_fit_on_several_cards_is_limited() -> None:
+    rows = np.tile(ROWS, (10, 1))
+    KMeans(300, device=[CARD, CARD], max_time=0.1).fit(rows)  # what is slow the first time
+    model = KMeans(300, algorithm="lloyd", tol=0, max_iter=10_000, device=[CARD, CARD], max_time=0.3).fit(rows)
+    assert model.stopped_ == "max_time" and model.labels_.shape == (30_000,)
 
 
 def test_rows_on_workers_lie_on_their_cards() -> None:

@@ -16,6 +16,7 @@ from globular import KMeans  # noqa: E402
 from globular.algorithms.kmeans.lloyd import KMeansOptions, lloyd  # noqa: E402
 from globular.algorithms.kmeans.pipeline import PipelineOptions, kmeans  # noqa: E402
 from globular.algorithms.seeding.named import draw_seeds  # noqa: E402
+from globular.data.formats import open_path  # noqa: E402
 from globular.errors import DataError, MemoryBudgetError  # noqa: E402
 from globular.passes.cpu import CpuShard  # noqa: E402
 from globular.passes.torch import StreamedShard, TorchShard, opening  # noqa: E402
@@ -109,7 +110,7 @@ def test_the_whole_pipeline_runs_in_parts(layout: str, monkeypatch: pytest.Monke
 
 
 def leave_room(monkeypatch: pytest.MonkeyPatch, n_bytes: float) -> None:
-    """X takes 240,000 bytes, a fit of five clusters beside it 688,000 and of thirty 768,000, and three parts."""
+    """X takes 240,000 bytes, a fit of five clusters beside it 688,000 and of thirty 768,000; in parts some 500,000."""
     monkeypatch.setattr(opening, "SPARE_BYTES", 0)
     monkeypatch.setattr(opening, "free_bytes", lambda device: n_bytes)
 
@@ -123,11 +124,33 @@ def test_rows_larger_than_the_card_are_streamed(source, unit, tmp_path, monkeypa
     weights = np.where(np.arange(3000) % 7 == 0, 0.0, 1.0)
     model = KMeans(30, algorithm="lloyd", init=ROWS[1:31], metric="cosine" if unit else "euclidean", device=NAME)
     expected = model.fit(ROWS, sample_weight=weights).labels_
-    leave_room(monkeypatch, 900_000)
+    leave_room(monkeypatch, 600_000)
     with caplog.at_level("INFO", "globular"):
         np.testing.assert_array_equal(model.fit(X, sample_weight=weights).labels_, expected)
-    assert "streamed" in caplog.text and "up to 0.8 MiB" in caplog.text
+    assert "of which 0.1 MiB stay there" in caplog.text and "up to 0.5 MiB" in caplog.text
     np.testing.assert_array_equal(model.predict(X)[weights > 0], expected[weights > 0])
+
+
+@pytest.mark.parametrize("form", ["array", "npy", "parquet"])
+def test_parts_that_stay_change_nothing(form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(opening, "PART_BYTES", 40_000)
+    rows: Any = ROWS
+    if form == "npy":
+        np.save(tmp_path / "rows.npy", ROWS)
+        rows = open_path(tmp_path / "rows.npy")
+    if form == "parquet":
+        pa = pytest.importorskip("pyarrow", reason='needs pyarrow: pip install "globular[io]"')
+        pq = pytest.importorskip("pyarrow.parquet")
+        lists = pa.FixedSizeListArray.from_arrays(ROWS.ravel(), 20)
+        pq.write_table(pa.table({"x": lists}), tmp_path / "rows.parquet", row_group_size=700)
+        rows = open_path(tmp_path / "rows.parquet")
+    found = set()
+    for room in (0, 90_000, 170_000, 10**9):
+        shard = StreamedShard(rows, None, DEVICE, room=room)
+        passes = [shard.run(Assign(ROWS[:40].astype(float))) for _ in range(3)]
+        found |= {np.asarray(one.sums).tobytes() + np.asarray(shard.labels).tobytes() for one in passes}
+        assert sum(part is not None for part in shard._kept.values()) == min(6, room // 40_000)
+    assert len(found) == 1
 
 
 def test_a_streamed_file_with_holes_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -194,7 +194,7 @@ def open_input(
 
     card = Card(device, at_least, estimator._card_bytes_per_row, reset) if on_card else None
 
-    def over(counted: Any, values: F64 | None) -> Any:
+    def over(counted: Any, values: F64 | None, card: Card | None) -> Any:
         return shard_over(counted, values, unit_rows=unit_rows, n_threads=threads, card=card)
 
     given = None if lies_on_card(X) else tell(X)
@@ -228,11 +228,12 @@ def open_input(
     n_rows = rows.n_rows if isinstance(rows, Source) else rows.shape[0]
     weights = Weights.of(check_weights(sample_weight, n_rows), at_least, are_counts=are_counts)
     counted = choose_rows(rows, weights.rows)
-    shard = over(counted, weights.values)
+    shard = over(counted, weights.values, card)
+    aside = None if card is None else replace(card, is_fit=False)
     return Input(
         shard, shard.dtype if on_card else working_dtype(rows.dtype), shard.n_rows, shard.n_columns,
         counted if in_memory else None,
-        weights.left_out(lambda numbers: over(choose_rows(rows, numbers), None)),
+        weights.left_out(lambda numbers: over(choose_rows(rows, numbers), None, aside)),
         weights.unit, is_streamed=not (on_card or in_memory),
     )  # fmt: skip
 

@@ -5,7 +5,7 @@
     python benchmarks/gpu.py --rows 20000000 --clusters 1000000 --only fit
     python benchmarks/gpu.py --rows 8000000 --clusters 10000 --only streamed      rows that stay in the host's memory
     python benchmarks/gpu.py --only parts       4,000,000 rows, C = 10,000: one card, and two parts on that card
-    python benchmarks/gpu.py --only workers     20,000,000 rows, C = 10,000: one process, and two Dask workers on one card
+    python benchmarks/gpu.py --only workers     20,000,000 rows, C = 10,000: one process, and two Dask workers
     python benchmarks/gpu.py --only file --rows 1000000000     × 32 of uint8 in the host's memory, C = 100,000
     python benchmarks/gpu.py --only file --file rows.npy --room 8     from a file; 8 GiB of the card are free
     python benchmarks/gpu.py --data mnist.npz --clusters 1000 --devices cpu cuda   final errors beside the CPU's
@@ -30,8 +30,8 @@ import torch
 
 from globular import KMeans
 from globular.algorithms.kmeans.cells import draw_cells
-from globular.algorithms.kmeans.probing import find_labels
 from globular.algorithms.kmeans.lloyd import KMeansOptions, lloyd
+from globular.algorithms.kmeans.probing import find_labels
 from globular.passes.registry import cards
 from globular.passes.torch import StreamedShard
 from globular.seam.among import Probe
@@ -236,9 +236,9 @@ def time_workers(n_rows: int, n_columns: int, n_clusters: int) -> None:
             model = KMeans(n_clusters, device="cuda", random_state=0).fit(X)
             apart = time.perf_counter() - begun
         print(
-            f"{n_rows:>11,} rows, C = {n_clusters:,}, two workers: exact {found[0]:.1f} ms ({found[0] / base[0]:.2f} x), "
-            f"probing {found[1]:.1f} ms ({found[1] / base[1]:.2f} x), fit {apart:.2f} s ({apart / seconds:.2f} x, "
-            f"loading included), {model.n_iter_} iterations, error {model.inertia_ / n_rows:.4f}",
+            f"{n_rows:>11,} rows, C = {n_clusters:,}, two workers: exact {found[0]:.1f} ms "
+            f"({found[0] / base[0]:.2f} x), probing {found[1]:.1f} ms ({found[1] / base[1]:.2f} x), fit {apart:.2f} s "
+            f"({apart / seconds:.2f} x, loading included), {model.n_iter_} iterations, error {model.inertia_ / n_rows:.4f}",
             flush=True,
         )
 

@@ -302,7 +302,9 @@ def _open_on_workers(
     lazy = sample_weight if given.kind == "collection" and is_collection(sample_weight) else None
     weights = None if lazy is not None or sample_weight is None else check_weights(sample_weight, len(sample_weight))
     labelled = isinstance(estimator, ClusterMixin)  # mixtures ask their rows for no labels
-    shard = open_on_workers(given, weights, lazy, unit_rows=unit_rows, labelled=labelled, n_threads=n_threads, card=card)
+    shard = open_on_workers(
+        given, weights, lazy, unit_rows=unit_rows, labelled=labelled, n_threads=n_threads, card=card
+    )
     if shard.n_rows == 0:
         raise DataError("X: 0 sample(s) in all partitions together while a minimum of 1 is required.")
     if not shard.total_weight > 0:

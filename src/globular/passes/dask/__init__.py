@@ -57,7 +57,9 @@ def open_on_workers(
         partitions = _with_memory(cluster, file_partitions(given.value, len(cluster.wait_for_workers())))
     else:
         partitions = collection_partitions(given.value, weight_collection)
-    shard = DaskShard(client, partitions, weights, unit_rows=unit_rows, labelled=labelled, n_threads=n_threads, card=card)
+    shard = DaskShard(
+        client, partitions, weights, unit_rows=unit_rows, labelled=labelled, n_threads=n_threads, card=card
+    )
     n_workers = len(set(shard.owners))
     logger.info("%d rows in %d partitions on %d workers", shard.n_rows, len(partitions), n_workers)
     return shard

@@ -1,9 +1,10 @@
 """Rows on Dask workers, seen from the client: which worker has which parts, how they are asked, and what if one dies.
 
 A `DaskShard` is a shard like any other: its parts are partitions of the data, each a `CpuShard` or a `StreamShard` in
-the memory of a worker, or a shard on its card, with the per-point state beside the rows. Parameters go out, additive statistics come back;
-rows and state stay where they are. Algorithms do not notice. Sums are added in a fixed tree over the parts (`TreeSum`),
-so results do not depend on the number of workers, and equal bit for bit those of one process with the same parts.
+the memory of a worker, or a shard on its card, with the per-point state beside the rows. Parameters go out, additive
+statistics come back; rows and state stay where they are. Algorithms do not notice. Sums are added in a fixed tree over
+the parts (`TreeSum`), so results do not depend on the number of workers, and equal bit for bit those of one process
+with the same parts.
 
 Parts go to workers in runs of neighbours, so that a worker can add up most of its own. A request travels down a tree of
 workers and its answers come back up it: every link carries the parameters once and one sum once, and the client

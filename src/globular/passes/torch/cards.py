@@ -1,8 +1,8 @@
 """Rows split over several cards: every pass runs on all parts at once, and K-sized results are merged in their order.
 
 Each part has a thread and a stream of its own. What the calling thread has launched before a pass, such as new centres,
-is waited for on the card; what the pass launches is done when it returns. So results may be used, and their memory given
-back, from either side. C-sized arithmetic between passes is done on the first card.
+is waited for on the card; what the pass launches is done when it returns. So either side may use results, and give
+their memory back. C-sized arithmetic between passes is done on the first card.
 """
 
 from __future__ import annotations

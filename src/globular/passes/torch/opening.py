@@ -1,9 +1,9 @@
 """From what a user hands over to rows on cards, and back; of rows larger than a card, part by part for every pass.
 
-Such rows come from the memory of the host, or from files. Per-row state and C-sized values stay on the card, and as many
-of the parts as it has room for. While the passes work on one part, a thread reads the next into memory that the card can
-fetch from by itself, and a stream of its own copies it; a file that has to be decoded is read by one more thread. Parts
-follow each other in the order of their rows, whichever of them stay, so results do not depend on the room.
+Such rows come from the memory of the host, or from files. Per-row state and C-sized values stay on the card, and as
+many of the parts as it has room for. While the passes work on one part, a thread reads the next into memory that the
+card can fetch from by itself, and a stream of its own copies it; a file that has to be decoded is read by one more
+thread. Parts follow each other in the order of their rows, whichever of them stay: results do not depend on the room.
 """
 
 from __future__ import annotations
@@ -39,9 +39,7 @@ PARTS_AT_ONCE = 3
 class StreamedShard(CardShard):
     """A source, or an array, in parts, of which as many stay on a device as fit into `room` bytes of it."""
 
-    def __init__(
-        self, source: Any, weights: Any, device: Any, *, unit_rows: bool = False, room: float = 0.0
-    ) -> None:
+    def __init__(self, source: Any, weights: Any, device: Any, *, unit_rows: bool = False, room: float = 0.0) -> None:
         self._source: Source = source if isinstance(source, Source) else ArraySource(source)
         self._unit_rows, self._checked = unit_rows, self._source is not source  # arrays have been looked through
         shape = self._source.n_rows, self._source.n_columns
@@ -145,7 +143,7 @@ logger = logging.getLogger("globular")
 COPIES_OF_CENTERS = 160
 """Bytes for every number of the centres: parameters, sums, velocities and products of several precisions."""
 STATE_BYTES = 64
-"""Bytes for every row of streamed rows, of which other temporaries are those of a part: state, and running sums of it."""
+"""Bytes for every row where rows are streamed: state, and running sums of it. Other temporaries are those of a part."""
 STATE_SHARE = 16
 """One of so many bytes that a row of a fit takes is state too: of mixtures the components that it keeps."""
 SPARE_BYTES = 1 << 30

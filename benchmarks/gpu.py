@@ -238,7 +238,8 @@ def time_workers(n_rows: int, n_columns: int, n_clusters: int) -> None:
         print(
             f"{n_rows:>11,} rows, C = {n_clusters:,}, two workers: exact {found[0]:.1f} ms "
             f"({found[0] / base[0]:.2f} x), probing {found[1]:.1f} ms ({found[1] / base[1]:.2f} x), fit {apart:.2f} s "
-            f"({apart / seconds:.2f} x, loading included), {model.n_iter_} iterations, error {model.inertia_ / n_rows:.4f}",
+            f"({apart / seconds:.2f} x, loading included), {model.n_iter_} iterations, "
+            f"error {model.inertia_ / n_rows:.4f}",
             flush=True,
         )
 

@@ -74,6 +74,16 @@ def test_iterations_of_two_parts_equal_those_of_one() -> None:
         np.testing.assert_array_equal(np.asarray(part.take(np.arange(len(chosen)), "weights")), weights[chosen])
 
 
+def test_a_start_in_a_subspace_is_made_on_each_card(caplog: pytest.LogCaptureFixture) -> None:
+    rows = np.pad(ROWS[:, :6], ((0, 0), (0, 60))) + np.random.default_rng(0).normal(scale=0.01, size=(3000, 66))
+    one, two = MODELS["probing"](device=CARD), MODELS["probing"](device=[CARD, CARD])
+    one.fit(rows)
+    with caplog.at_level("INFO", "globular"):
+        two.fit(rows)
+    assert "of 66 dimensions" in caplog.text
+    assert quality_of(two) == pytest.approx(quality_of(one), rel=0.03)
+
+
 def test_parts_that_do_not_fit_are_streamed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     np.save(tmp_path / "rows.npy", ROWS)
     fit = MODELS["lloyd"](device=[CARD, CARD])

@@ -8,7 +8,7 @@ their memory back. C-sized arithmetic between passes is done on the first card.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from globular.model.statistics import F64, Floats
 from globular.passes.many import SideBySide, TreeSum
 from globular.passes.torch.shard import CardShard, TorchShard
-from globular.seam.passes import Index, Labels, Pass, Result, RowValue, Take
+from globular.seam.passes import Index, Labels, Pass, Project, Result, RowValue, Take
 from globular.threads import run_all
 
 
@@ -25,10 +25,10 @@ class CardsShard(SideBySide):
     """Parts on cards, in the order of their rows; a card may have several."""
 
     def __init__(self, parts: Sequence[CardShard]) -> None:
-        self._parts: Sequence[CardShard] = parts
+        self._parts: Sequence[Any] = parts
         self.n_columns, self.n_threads, self._home = parts[0].n_columns, 1, parts[0].device
         self._ends = np.cumsum([part.n_rows for part in parts])
-        self._streams = [torch.cuda.Stream(part.device) if part.device.type == "cuda" else None for part in parts]
+        self._streams: list[Any] = [torch.cuda.Stream(part.device) if part.device.type == "cuda" else None for part in parts]
 
     @property
     def dtype(self) -> np.dtype:
@@ -39,10 +39,16 @@ class CardsShard(SideBySide):
     def labels(self) -> Labels:
         return np.concatenate([np.asarray(part.labels) for part in self._parts])
 
+    def why_not(self, kind: Any) -> str:
+        return "" if kind is Project else super().why_not(kind)  # each card has the coordinates of its rows
+
     def _merged(self, work: Pass[Result]) -> Result:
+        found = self._some(dict.fromkeys(range(len(self._parts)), work))
+        if isinstance(work, Project):
+            return cast(Result, CardsShard([cast(CardShard, part) for part in found.values()]))
         tree = TreeSum[Result](len(self._parts), work.merge)
-        for number, found in self._some(dict.fromkeys(range(len(self._parts)), work)).items():
-            tree.insert(0, number, found)
+        for number, result in found.items():
+            tree.insert(0, number, result)
         (total,) = tree.nodes.values()
         return total
 
@@ -85,7 +91,7 @@ class CardsShard(SideBySide):
         """On the first card, in the type of the rows."""
         numbers = np.asarray(indices)
         cuts = np.searchsorted(numbers, np.append(0, self._ends))
-        pieces = [
+        pieces: list[Any] = [
             part.subset(numbers[begin:end] - self._first(number))
             for number, (part, begin, end) in enumerate(zip(self._parts, cuts[:-1], cuts[1:], strict=True))
             if begin < end

@@ -5,7 +5,7 @@
     python benchmarks/gpu.py --rows 20000000 --clusters 1000000 --only fit
     python benchmarks/gpu.py --rows 8000000 --clusters 10000 --only streamed      rows that stay in the host's memory
     python benchmarks/gpu.py --only parts       4,000,000 rows, C = 10,000: one card, and two parts on that card
-    python benchmarks/gpu.py --only workers     20,000,000 rows, C = 10,000: one process, and two Dask workers
+    python benchmarks/gpu.py --only workers     40,000,000 rows, C = 10,000: one process, and two Dask workers
     python benchmarks/gpu.py --only file --rows 1000000000     × 32 of uint8 in the host's memory, C = 100,000
     python benchmarks/gpu.py --only file --file rows.npy --room 8     from a file; 8 GiB of the card are free
     python benchmarks/gpu.py --data mnist.npz --clusters 1000 --devices cpu cuda   final errors beside the CPU's
@@ -42,7 +42,7 @@ COMPARED_UP_TO = 10**12
 """Distances of an iteration up to which 25 exact ones are taken: some 20 s."""
 DEFAULTS = {
     "parts": (4_000_000, 128, [10_000]),
-    "workers": (20_000_000, 128, [10_000]),
+    "workers": (40_000_000, 128, [10_000]),
     "file": (100_000_000, 32, [100_000]),
 }
 """Rows, columns and clusters of the jobs that are not asked for unless by name."""
@@ -245,7 +245,7 @@ def time_workers(n_rows: int, n_columns: int, n_clusters: int) -> None:
 
 
 def bytes_in_memory(n: int, n_columns: int, path: str | None) -> Any:
-    """Rows of uint8 in the host's memory, or in a file that is mapped; made on the card, 2^22 at a time."""
+    """Rows of uint8 in the host's memory, or in an .npy file that is mapped; made on the card, 2^22 at a time."""
     out: Any = np.empty((n, n_columns), np.uint8)
     if path is not None:
         out = np.lib.format.open_memmap(path, mode="w+", dtype=np.uint8, shape=(n, n_columns))
@@ -258,7 +258,14 @@ def bytes_in_memory(n: int, n_columns: int, path: str | None) -> Any:
 def time_file(n: int, n_columns: int, n_clusters: int, path: str | None, room: float | None) -> None:
     """Print passes over rows in the host's memory or a file, and a fit: its time, memory, and what was foretold."""
     begun = time.perf_counter()
-    X: Any = bytes_in_memory(n, n_columns, path)
+    is_parquet = path is not None and path.endswith(".parquet")
+    X: Any = bytes_in_memory(n, n_columns, None if is_parquet else path)
+    if is_parquet:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        table = pa.table({"x": pa.FixedSizeListArray.from_arrays(X.ravel(), n_columns)})
+        pq.write_table(table, path, row_group_size=1 << 20, compression="none", use_dictionary=False)
     gib = X.nbytes / 2**30
     print(f"{n:>13,} x {n_columns} uint8, {gib:.1f} GiB, made in {time.perf_counter() - begun:.1f} s", flush=True)
     rows, X = X, X if path is None else Path(path)
@@ -357,7 +364,7 @@ def main() -> None:
     parser.add_argument("--columns", type=int)
     parser.add_argument("--clusters", type=int, nargs="+")
     parser.add_argument("--only", choices=["iterations", "fit", "streamed", *DEFAULTS])
-    parser.add_argument("--file", help="where --only file writes its rows, as .npy; else they are in memory")
+    parser.add_argument("--file", help="where --only file writes its rows, .npy or .parquet; else they are in memory")
     parser.add_argument("--room", type=float, help="GiB of the card that --only file leaves free")
     parser.add_argument("--quality", nargs="+", default=["balanced", "best"])
     parser.add_argument("--data", help="an .npz with the rows X")

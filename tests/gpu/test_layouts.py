@@ -131,18 +131,18 @@ def test_rows_larger_than_the_card_are_streamed(source, unit, tmp_path, monkeypa
     np.testing.assert_array_equal(model.predict(X)[weights > 0], expected[weights > 0])
 
 
-@pytest.mark.parametrize("form", ["array", "npy", "parquet"])
+@pytest.mark.parametrize("form", ["array", "npy", "parquet of 700", "parquet of 200"])
 def test_parts_that_stay_change_nothing(form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(opening, "PART_BYTES", 40_000)
     rows: Any = ROWS
     if form == "npy":
         np.save(tmp_path / "rows.npy", ROWS)
         rows = open_path(tmp_path / "rows.npy")
-    if form == "parquet":
+    if "parquet" in form:
         pa = pytest.importorskip("pyarrow", reason='needs pyarrow: pip install "globular[io]"')
         pq = pytest.importorskip("pyarrow.parquet")
         lists = pa.FixedSizeListArray.from_arrays(ROWS.ravel(), 20)
-        pq.write_table(pa.table({"x": lists}), tmp_path / "rows.parquet", row_group_size=700)
+        pq.write_table(pa.table({"x": lists}), tmp_path / "rows.parquet", row_group_size=int(form[-3:]))
         rows = open_path(tmp_path / "rows.parquet")
     found = set()
     for room in (0, 90_000, 170_000, 10**9):

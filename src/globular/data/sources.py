@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from globular.data.blocks import Matrix, RowBlock, Source, check_finite, check_indices, check_span, check_table, regroup
-from globular.data.streamed import ConcatenatedSource
+from globular.data.streamed import ConcatenatedSource, starts_of_segments
 from globular.errors import DataError
 from globular.machine import check_fits
 
@@ -113,6 +113,12 @@ class RowRange(SomeRows):
     def __init__(self, source: Source, start: int, stop: int) -> None:
         super().__init__(source, stop - start)
         self._start, self.seeks = start, getattr(source, "seeks", False)
+
+    @property
+    def segment_starts(self) -> NDArray[np.intp]:
+        """See `StreamedSource`."""
+        starts = starts_of_segments(self.source) - self._start
+        return np.append(0, starts[(starts > 0) & (starts < self.n_rows)])
 
     def numbers_of(self, rows: NDArray[np.intp]) -> NDArray[np.intp]:
         return rows + self._start

@@ -307,7 +307,8 @@ class RemoteLabels:
 
     def copy(self) -> Labels:
         """All labels as they are now."""
-        return np.concatenate(list(map(np.asarray, self._shard.run(AllLabels()))))
+        pieces: list[Any] = self._shard.run(AllLabels())
+        return np.concatenate([np.asarray(piece) for piece in pieces])
 
     def __reduce__(self) -> Any:
         return np.asarray, (np.asarray(self),)

@@ -28,7 +28,9 @@ class CardsShard(SideBySide):
         self._parts: Sequence[Any] = parts
         self.n_columns, self.n_threads, self._home = parts[0].n_columns, 1, parts[0].device
         self._ends = np.cumsum([part.n_rows for part in parts])
-        self._streams: list[Any] = [torch.cuda.Stream(part.device) if part.device.type == "cuda" else None for part in parts]
+        self._streams: list[Any] = [
+            torch.cuda.Stream(part.device) if part.device.type == "cuda" else None for part in parts
+        ]
 
     @property
     def dtype(self) -> np.dtype:

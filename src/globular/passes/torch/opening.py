@@ -1,9 +1,9 @@
 """From what a user hands over to rows on cards, and back; of rows larger than a card, part by part for every pass.
 
 Such rows come from the memory of the host, or from files. Per-row state and C-sized values stay on the card, and as
-many of the parts as it has room for. While the passes work on one part, a thread reads the next into memory that the
-card can fetch from by itself, and a stream of its own copies it; a file that has to be decoded is read by one more
-thread. Parts follow each other in the order of their rows, whichever of them stay: results do not depend on the room.
+many of the parts as it has room for. While the passes work on one part, threads read the next into memory that the card
+can fetch from by itself, and a stream of its own copies it; a file that is decoded in long segments is read by a single
+thread, ahead of that. Parts follow each other in the order of their rows, so results do not depend on the room.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ import torch
 
 from globular.data.blocks import Source, working_dtype
 from globular.data.sources import ArraySource, RowRange, check_rows
+from globular.data.streamed import starts_of_segments
 from globular.errors import DataError, DeviceError, MemoryBudgetError
 from globular.model.statistics import F64
 from globular.passes.torch.arrays import DeviceArray, tensor_dtype
@@ -46,7 +48,10 @@ class StreamedShard(CardShard):
         super().__init__(shape, weights, device, exact_type(tensor_dtype(working_dtype(source.dtype))))
         self._rows_per_part = rows_per_part(self._source)
         self._spans = even_ranges(self.n_rows, self._rows_per_part)
-        self._seeks: bool = getattr(self._source, "seeks", False)
+        starts = starts_of_segments(self._source)
+        self._cuts = None if getattr(self._source, "seeks", False) else starts
+        self._seeks = self._cuts is None or 2 * np.diff(starts, append=self.n_rows).max() <= self._rows_per_part
+        """Whether threads read a part side by side; if segments are long, one reads them from the first to the last."""
         n, part_bytes = len(self._spans), self._rows_per_part * bytes_of_row(self._source)
         n_kept = int(min(n, max(0.0, room) // part_bytes))
         evenly = [part for part in range(n) if (part + 1) * n_kept // n > part * n_kept // n]
@@ -72,7 +77,7 @@ class StreamedShard(CardShard):
         """The number of the first row of every part, and its rows in memory that the card fetches from by itself."""
         pin = self._stream is not None
         if self._seeks:
-            yield from ((begin, _loaded(self._source, begin, end, pin=pin)) for begin, end in spans)
+            yield from ((begin, _loaded(self._source, begin, end, pin=pin, cuts=self._cuts)) for begin, end in spans)
         elif spans:  # neighbours, from the first part on
             for block in read_ahead(self._source.blocks(self._rows_per_part, spans[0][0], spans[-1][1])):
                 yield block.start, _as_tensor(block.rows, pin=pin)
@@ -124,8 +129,11 @@ def _as_tensor(rows: Any, *, pin: bool) -> Any:
     return _loaded(ArraySource(np.asarray(rows)), 0, len(rows), pin=pin)
 
 
-def _loaded(source: Source, begin: int, end: int, *, pin: bool) -> Any:
-    """Rows as a tensor of the host's memory of their own, from which a card may copy by itself if it is pinned."""
+def _loaded(source: Source, begin: int, end: int, *, pin: bool, cuts: Index | None = None) -> Any:
+    """Rows as a tensor of the host's memory of their own, from which a card may copy by itself if it is pinned.
+
+    Threads begin to read anywhere, or at the `cuts`.
+    """
     tensor = torch.empty((end - begin, source.n_columns), dtype=tensor_dtype(source.dtype), pin_memory=pin)
     out = tensor.numpy()
 
@@ -133,8 +141,10 @@ def _loaded(source: Source, begin: int, end: int, *, pin: bool) -> Any:
         for block in source.blocks(span[1] - span[0], begin + span[0], begin + span[1]):
             out[block.start - begin : block.stop - begin] = block.rows
 
-    # one thread reads more slowly than the card does
-    run_all(read, even_ranges(len(out), 1 + NUMBERS_PER_COPY // max(1, out.shape[1])), default_threads())
+    spans = even_ranges(len(out), 1 + NUMBERS_PER_COPY // max(1, out.shape[1]))
+    if cuts is not None:
+        spans = list(pairwise([0, *(cuts[(cuts > begin) & (cuts < end)] - begin).tolist(), len(out)]))
+    run_all(read, spans, default_threads())  # one thread reads more slowly than the card does
     return tensor
 
 

@@ -32,6 +32,12 @@ MODELS: dict[str, Any] = {
 }
 
 
+def leave_little_room(monkeypatch: pytest.MonkeyPatch, n_bytes: float) -> None:
+    monkeypatch.setattr(opening, "SPARE_BYTES", 0)
+    monkeypatch.setattr(opening, "PART_BYTES", 20_000)
+    monkeypatch.setattr(opening, "free_bytes", lambda device: n_bytes)
+
+
 def quality_of(model: Any) -> float:
     return float(model.lower_bound_ if hasattr(model, "lower_bound_") else -model.inertia_ / len(ROWS))
 
@@ -88,9 +94,7 @@ def test_parts_that_do_not_fit_are_streamed(tmp_path: Path, monkeypatch: pytest.
     np.save(tmp_path / "rows.npy", ROWS)
     fit = MODELS["lloyd"](device=[CARD, CARD])
     expected = fit.fit(ROWS).labels_
-    monkeypatch.setattr(opening, "SPARE_BYTES", 0)
-    monkeypatch.setattr(opening, "PART_BYTES", 20_000)
-    monkeypatch.setattr(opening, "free_bytes", lambda device: 800_000)  # each part takes half of it
+    leave_little_room(monkeypatch, 800_000)  # each part takes half of it
     np.testing.assert_array_equal(fit.fit(tmp_path / "rows.npy").labels_, expected)
 
 
@@ -112,13 +116,23 @@ def test_a_model_of_several_cards_is_saved(tmp_path: Path) -> None:
 
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
-@pytest.mark.parametrize("device", [CARD, [CARD, CARD]], ids=["one", "two"])
+@pytest.mark.parametrize("layout", ["one", "two", "file"])
 @pytest.mark.parametrize("name", ["lloyd", "em"])
-def test_a_fit_goes_on_from_a_checkpoint_with_the_same_bits(name: str, device: Any, tmp_path: Path) -> None:
-    whole = MODELS[name](device=device, max_iter=7, tol=0).fit(ROWS)
+def test_a_fit_goes_on_from_a_checkpoint_with_the_same_bits(
+    name: str, layout: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    device: Any = [CARD, CARD] if layout == "two" else CARD
+    X: Any = ROWS
+    if layout == "file":
+        leave_little_room(monkeypatch, 600_000)
+        np.save(tmp_path / "rows.npy", ROWS)
+        X = tmp_path / "rows.npy"
+    whole = MODELS[name](device=device, max_iter=7, tol=0).fit(X)
     at_three = [Checkpoint(tmp_path / "run", every_iterations=1), lambda model, record: record.iteration == 3]
-    MODELS[name](device=device, max_iter=7, tol=0, callbacks=at_three).fit(ROWS)
-    resumed = globular.load(tmp_path / "run").set_params(warm_start=True, max_iter=4).fit(ROWS)
+    MODELS[name](device=device, max_iter=7, tol=0, callbacks=at_three).fit(X)
+    if layout == "file":  # another number of parts that stay
+        leave_little_room(monkeypatch, 700_000)
+    resumed = globular.load(tmp_path / "run").set_params(warm_start=True, max_iter=4).fit(X)
     assert arrays_of(resumed) == arrays_of(whole)
 
 

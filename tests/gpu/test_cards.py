@@ -13,7 +13,7 @@ from globular.callbacks import Checkpoint
 from makers import blobs, weights_for
 
 torch = pytest.importorskip("torch", reason='needs torch: pip install "globular[gpu]"')
-from globular.passes.torch import opening  # noqa: E402
+from globular.passes.torch import TorchShard, opening  # noqa: E402
 from globular.passes.torch.cards import CardsShard  # noqa: E402
 
 CARD = "cuda" if torch.cuda.is_available() else "torch-cpu"
@@ -96,6 +96,17 @@ def test_parts_that_do_not_fit_are_streamed(tmp_path: Path, monkeypatch: pytest.
     expected = fit.fit(ROWS).labels_
     leave_little_room(monkeypatch, 800_000)  # each part takes half of it
     np.testing.assert_array_equal(fit.fit(tmp_path / "rows.npy").labels_, expected)
+
+
+@pytest.mark.parametrize("device", [CARD, [CARD, CARD]], ids=["one", "two"])
+def test_bfloat16_goes_to_cards_as_it_is(device: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = []
+    monkeypatch.setattr(
+        opening, "TorchShard", lambda rows, *given, **more: seen.append(rows) or TorchShard(rows, *given, **more)
+    )
+    model = KMeans(8, random_state=0, device=device).fit(torch.as_tensor(ROWS).to(torch.bfloat16))
+    assert {rows.dtype for rows in seen} == {torch.bfloat16} and isinstance(model.labels_, np.ndarray)
+    assert model.labels_.shape == (3000,)
 
 
 def test_more_cards_than_rows() -> None:

@@ -197,7 +197,9 @@ def open_input(
     def over(counted: Any, values: F64 | None, card: Card | None) -> Any:
         return shard_over(counted, values, unit_rows=unit_rows, n_threads=threads, card=card)
 
-    given = None if lies_on_card(X) else tell(X)
+    # NumPy has no bfloat16: on the way to a card a tensor stays one
+    is_tensor = lies_on_card(X) or (on_card and str(getattr(X, "dtype", "")) == "torch.bfloat16")
+    given = None if is_tensor else tell(X)
     source = None if given is None else given.open()
     accept_sparse &= not on_card
     check = partial(validated, estimator, source=source, reset=reset, accept_sparse=accept_sparse, n_threads=n_threads)

@@ -108,7 +108,7 @@ DENSE = "the rows are dense"
 NOT_WRITTEN = "it has not been written for GPUs; use device='cpu'"
 RUN = 4096
 """Rows whose running sums are taken together."""
-KEYS_AT_ONCE = 1 << 25
+KEYS_AT_ONCE = 1 << 28
 """Rows that are sorted by key at once, where values are summed by key; larger = more memory."""
 
 

@@ -10,6 +10,7 @@ import globular
 from globular import GaussianMixture, HierarchicalKMeans, KMeans, VariationalGaussianMixture, VariationalKMeans
 from globular.algorithms.kmeans.lloyd import KMeansOptions, lloyd
 from globular.callbacks import Checkpoint
+from globular.cli.main import run
 from makers import blobs, weights_for
 
 torch = pytest.importorskip("torch", reason='needs torch: pip install "globular[gpu]"')
@@ -120,10 +121,13 @@ def test_what_is_no_list_of_cards_is_refused(wrong: Any) -> None:
         KMeans(2, device=wrong).fit(ROWS)
 
 
-def test_a_model_of_several_cards_is_saved(tmp_path: Path) -> None:
-    model = KMeans(8, device=[CARD, CARD], random_state=0).fit(ROWS)
-    globular.save(model, tmp_path / "model")
-    assert list(globular.load(tmp_path / "model").device) == [CARD, CARD]
+def test_the_command_takes_several_cards_and_saves_the_model(tmp_path: Path) -> None:
+    np.save(tmp_path / "rows.npy", ROWS)
+    asked = ["fit", str(tmp_path / "rows.npy"), "-k", "8", "-o", str(tmp_path / "model"), "--seed", "0", "-q"]
+    assert run([*asked, "--device", f"{CARD},{CARD}"]) == 0
+    loaded = globular.load(tmp_path / "model")
+    assert list(loaded.device) == [CARD, CARD]
+    assert arrays_of(loaded) == arrays_of(KMeans(8, device=[CARD, CARD], random_state=0).fit(ROWS))
 
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")

@@ -57,7 +57,6 @@ class CardsShard(SideBySide):
     def _some(self, work: Mapping[int, Pass[Result]]) -> dict[int, Result]:
         cards = {part.device for part in self._parts if part.device.type == "cuda"}
         before = [torch.cuda.current_stream(card).record_event() for card in cards]
-
         found: dict[int, Result] = {}
 
         def run(number: int) -> None:

@@ -24,11 +24,11 @@ from globular import GaussianMixture, VariationalGaussianMixture
 from globular.algorithms.kmeans.cells import draw_cells, label_by_cells
 from globular.model.covariances import CovarianceLimits
 from globular.model.gaussian import GaussianParameters, m_step
-from globular.passes.registry import shard_on_card, shard_over
+from globular.passes.registry import shard_over
 from globular.seam.among import Probe
 from globular.seam.mixture_passes import Expect
 from globular.threads import resolve_threads
-from gpu import median_ms, times_ms
+from gpu import median_ms, on_card, times_ms
 
 
 def make_rows(n: int, n_columns: int, n_groups: int) -> Any:
@@ -53,7 +53,7 @@ def time_exact(n: int, n_columns: int, n_components: int) -> None:
     rows = make_rows(n, n_columns, n_components)
     host, mixture = rows.cpu().numpy(), start(rows, n_components, "full")
     limits = CovarianceLimits.for_data("auto", host.mean(axis=0), host.var(axis=0))
-    shards = shard_on_card(rows, None), shard_over(host, n_threads=resolve_threads(None))
+    shards = on_card(rows), shard_over(host, n_threads=resolve_threads(None))
 
     def iterate(shard: Any) -> float:
         found = shard.run(Expect(mixture))
@@ -97,7 +97,7 @@ def time_truncated(n: int, n_columns: int, n_components: int, *, cpu: bool) -> N
     rows = make_rows(n, n_columns, 2 * n_components)
     host, mixture = rows.cpu().numpy(), start(rows, n_components, "diag")
     limits = CovarianceLimits.for_data("auto", host.mean(axis=0), host.var(axis=0))
-    shards = [("card", shard_on_card(rows, None))]
+    shards = [("card", on_card(rows))]
     shards += [("CPU", shard_over(host, n_threads=resolve_threads(None)))] if cpu else []
     for where, shard in shards:
         rng, parameters = np.random.default_rng(0), [mixture]

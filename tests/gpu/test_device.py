@@ -128,7 +128,7 @@ def test_what_cannot_be_is_said_in_one_sentence() -> None:
         NestedMiniBatchKMeans(3).fit(OnCard())
     with pytest.raises(DeviceError, match="device='cpu'"):
         KMeans(3, device="cpu").fit(OnCard())
-    with pytest.raises(ValueError, match='\'device\' parameter of KMeans must be "auto", "cpu", "cuda" or'):
+    with pytest.raises(ValueError, match='\'device\' parameter of KMeans must be "auto", "cpu", "cuda", "cuda:N"'):
         KMeans(3, device="tpu").fit(ROWS)
     with pytest.raises(ValueError, match='device must be "auto"'):
         KMeans(3, random_state=0).fit(ROWS).set_params(device="tpu").predict(ROWS)

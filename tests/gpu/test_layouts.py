@@ -1,4 +1,4 @@
-"""Rows in several parts: streamed to the card since they are larger than it, and split into two shards on one card."""
+"""Rows in several parts: streamed to the card since they are larger than it, and divided among cards."""
 
 import sys
 from pathlib import Path
@@ -16,12 +16,13 @@ from globular import KMeans  # noqa: E402
 from globular.algorithms.kmeans.lloyd import KMeansOptions, lloyd  # noqa: E402
 from globular.algorithms.kmeans.pipeline import PipelineOptions, kmeans  # noqa: E402
 from globular.algorithms.seeding.named import draw_seeds  # noqa: E402
+from globular.data.formats import open_path  # noqa: E402
 from globular.errors import DataError, MemoryBudgetError  # noqa: E402
 from globular.passes.cpu import CpuShard  # noqa: E402
 from globular.passes.torch import StreamedShard, TorchShard, opening  # noqa: E402
+from globular.passes.torch.cards import CardsShard  # noqa: E402
 from globular.seam.passes import Assign, Moments  # noqa: E402
 from makers import blobs, raising, weights_for  # noqa: E402
-from split import SplitShard  # noqa: E402
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 NAME = "cuda" if DEVICE.type == "cuda" else "torch-cpu"
@@ -36,22 +37,21 @@ def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def streamed(rows: Any, weights: Any) -> StreamedShard:
-    return StreamedShard(rows, weights, DEVICE)
+    """A third of the parts stay."""
+    return StreamedShard(rows, weights, DEVICE, room=rows.nbytes / 3)
 
 
-def split(rows: Any, weights: Any) -> SplitShard:
-    middle = len(rows) // 3
-    halves = [slice(0, middle), slice(middle, len(rows))]
-    return SplitShard(
-        [TorchShard(torch.as_tensor(rows[h], device=DEVICE), None if weights is None else weights[h]) for h in halves]
-    )
+def split(rows: Any, weights: Any) -> CardsShard:
+    shard = opening.shard_on_cards(rows, weights, [NAME, NAME, NAME])
+    assert isinstance(shard, CardsShard)
+    return shard
 
 
 LAYOUTS = {"streamed": streamed, "split": split}
 
 
 def state_of(shard: Any) -> State:
-    parts = getattr(shard, "shards", [shard])
+    parts = getattr(shard, "_parts", [shard])
     names = {name for part in parts for name in part.state._arrays}
     found = {name: np.concatenate([part.state._arrays[name].cpu().numpy() for part in parts]) for name in names}
     return {"labels": np.array(shard.labels), **found}
@@ -110,7 +110,7 @@ def test_the_whole_pipeline_runs_in_parts(layout: str, monkeypatch: pytest.Monke
 
 
 def leave_room(monkeypatch: pytest.MonkeyPatch, n_bytes: float) -> None:
-    """X takes 240,000 bytes, a fit of five clusters beside it 688,000 and of thirty 768,000, and three parts."""
+    """X takes 240,000 bytes, a fit of five clusters beside it 688,000 and of thirty 768,000; in parts some 500,000."""
     monkeypatch.setattr(opening, "SPARE_BYTES", 0)
     monkeypatch.setattr(opening, "free_bytes", lambda device: n_bytes)
 
@@ -124,11 +124,33 @@ def test_rows_larger_than_the_card_are_streamed(source, unit, tmp_path, monkeypa
     weights = np.where(np.arange(3000) % 7 == 0, 0.0, 1.0)
     model = KMeans(30, algorithm="lloyd", init=ROWS[1:31], metric="cosine" if unit else "euclidean", device=NAME)
     expected = model.fit(ROWS, sample_weight=weights).labels_
-    leave_room(monkeypatch, 900_000)
+    leave_room(monkeypatch, 600_000)
     with caplog.at_level("INFO", "globular"):
         np.testing.assert_array_equal(model.fit(X, sample_weight=weights).labels_, expected)
-    assert "streamed" in caplog.text and "up to 0.8 MiB" in caplog.text
+    assert "of which 0.1 MiB stay there" in caplog.text and "up to 0.5 MiB" in caplog.text
     np.testing.assert_array_equal(model.predict(X)[weights > 0], expected[weights > 0])
+
+
+@pytest.mark.parametrize("form", ["array", "npy", "parquet of 700", "parquet of 200"])
+def test_parts_that_stay_change_nothing(form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(opening, "PART_BYTES", 40_000)
+    rows: Any = ROWS
+    if form == "npy":
+        np.save(tmp_path / "rows.npy", ROWS)
+        rows = open_path(tmp_path / "rows.npy")
+    if "parquet" in form:
+        pa = pytest.importorskip("pyarrow", reason='needs pyarrow: pip install "globular[io]"')
+        pq = pytest.importorskip("pyarrow.parquet")
+        lists = pa.FixedSizeListArray.from_arrays(ROWS.ravel(), 20)
+        pq.write_table(pa.table({"x": lists}), tmp_path / "rows.parquet", row_group_size=int(form[-3:]))
+        rows = open_path(tmp_path / "rows.parquet")
+    found = set()
+    for room in (0, 90_000, 170_000, 10**9):
+        shard = StreamedShard(rows, None, DEVICE, room=room)
+        passes = [shard.run(Assign(ROWS[:40].astype(float))) for _ in range(3)]
+        found |= {np.asarray(one.sums).tobytes() + np.asarray(shard.labels).tobytes() for one in passes}
+        assert sum(part is not None for part in shard._kept.values()) == min(6, room // 40_000)
+    assert len(found) == 1
 
 
 def test_a_streamed_file_with_holes_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

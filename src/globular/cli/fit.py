@@ -76,7 +76,9 @@ def fit(
     tol: Annotated[float | None, Option(metavar="X", help="Smallest change that is worth going on for.")] = None,
     seed: options.SeedOption = None,
     threads: options.ThreadsOption = None,
-    device: Annotated[str | None, Option(help="Where to compute: auto (default), cpu, cuda or cuda:N.")] = None,
+    device: Annotated[
+        str | None, Option(help="Where to compute: auto (default), cpu, cuda, cuda:N, cuda:all or CARD,CARD.")
+    ] = None,
     weights: options.WeightsOption = None,
     columns: options.ColumnsOption = None,
     labels: Annotated[
@@ -113,7 +115,7 @@ def fit(
     given = {
         "algorithm": algorithm, "init": init, "n_init": n_init, "quality": quality, "metric": metric,
         "covariance_type": covariance_type, "max_iter": max_iter, "max_time": max_time, "tol": tol,
-        "random_state": seed, "n_threads": threads, "device": device,
+        "random_state": seed, "n_threads": threads, "device": device.split(",") if device and "," in device else device,
     }  # fmt: skip
     if residual is not None:
         n_clusters = options.split_sizes(residual, model, n_clusters)

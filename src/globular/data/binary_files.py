@@ -75,6 +75,7 @@ class BinarySource(StreamedSource):
         super().__init__(name, [places.shape[0]], places.shape[1], places.dtype, version)
         self._places = places
         self._file_version = version
+        self.seeks = places.by_rows
         row_bytes = places.shape[1] * places.dtype.itemsize
         self._is_plain = places.by_rows and places.strides[0] == row_bytes
         """Whether the file has the rows one after the other with nothing between them."""

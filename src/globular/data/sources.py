@@ -15,13 +15,15 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from globular.data.blocks import Matrix, RowBlock, Source, check_finite, check_indices, check_span, check_table, regroup
-from globular.data.streamed import ConcatenatedSource
+from globular.data.streamed import ConcatenatedSource, starts_of_segments
 from globular.errors import DataError
 from globular.machine import check_fits
 
 
 class _SlicedSource:
     """What every source has that can be sliced: its rows are a matrix, a block is a slice of it."""
+
+    seeks = True
 
     def __init__(self, rows: Matrix, name: str) -> None:
         self.name = name
@@ -110,7 +112,13 @@ class RowRange(SomeRows):
 
     def __init__(self, source: Source, start: int, stop: int) -> None:
         super().__init__(source, stop - start)
-        self._start = start
+        self._start, self.seeks = start, getattr(source, "seeks", False)
+
+    @property
+    def segment_starts(self) -> NDArray[np.intp]:
+        """See `StreamedSource`."""
+        starts = starts_of_segments(self.source) - self._start
+        return np.append(0, starts[(starts > 0) & (starts < self.n_rows)])
 
     def numbers_of(self, rows: NDArray[np.intp]) -> NDArray[np.intp]:
         return rows + self._start

@@ -84,6 +84,8 @@ class StreamedSource(ABC):
 
     is_sparse = False
     in_memory = False
+    seeks = False
+    """Whether a block takes as long wherever it begins."""
 
     def __init__(
         self,
@@ -107,6 +109,11 @@ class StreamedSource(ABC):
     @property
     def n_rows(self) -> int:
         return int(self._bounds[-1])
+
+    @property
+    def segment_starts(self) -> NDArray[np.intp]:
+        """The rows at which a block may begin without a look at those before."""
+        return self._bounds[:-1]
 
     @abstractmethod
     def _pieces(self, segment: int, first: int, last: int, max_rows: int) -> Iterator[NDArray[Any]]:
@@ -175,6 +182,12 @@ class StreamedSource(ABC):
         return np.concatenate(picked)
 
 
+def starts_of_segments(source: Source) -> NDArray[np.intp]:
+    """The same of any source."""
+    starts: NDArray[np.intp] = getattr(source, "segment_starts", np.zeros(1, dtype=np.intp))
+    return starts
+
+
 class ConcatenatedSource(StreamedSource):
     """Several sources of dense rows one below the other, e.g. the parts of a folder; see `sources.concatenate`."""
 
@@ -184,6 +197,12 @@ class ConcatenatedSource(StreamedSource):
         self.parts = tuple(parts)
         self.column_names: tuple[str, ...] | None = getattr(parts[0], "column_names", None)
         self.in_memory = all(part.in_memory for part in parts)
+        self.seeks = all(getattr(part, "seeks", False) for part in parts)
+
+    @property
+    def segment_starts(self) -> NDArray[np.intp]:
+        firsts = zip(self._bounds[:-1], self.parts, strict=True)
+        return np.concatenate([first + starts_of_segments(part) for first, part in firsts])
 
     def _pieces(self, segment: int, first: int, last: int, max_rows: int) -> Iterator[NDArray[Any]]:
         for block in self.parts[segment].blocks(max_rows, first, last):

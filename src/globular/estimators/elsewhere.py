@@ -39,8 +39,8 @@ def lies_on_card(X: Any) -> bool:
     return int(X.__dlpack_device__()[0]) == _CUDA
 
 
-def device_for(estimator: Any, X: Any) -> str:
-    """ "cpu", or the name of the card that a fit or a prediction runs on."""
+def device_for(estimator: Any, X: Any) -> str | Sequence[str]:
+    """ "cpu", or the names of the cards that a fit or a prediction runs on."""
     on_card = lies_on_card(X)
     if not hasattr(estimator, "device"):
         if on_card:
@@ -55,7 +55,7 @@ def device_for(estimator: Any, X: Any) -> str:
     if wanted == "cpu" and on_card:
         raise DeviceError("X lies on a GPU and device='cpu'; pass X as an array of NumPy, or leave device='auto'")
     if wanted != "auto" or not on_card:
-        return "cpu" if wanted == "auto" else str(wanted)
+        return "cpu" if wanted == "auto" else cast(str | Sequence[str], wanted)
     name = f"cuda:{X.__dlpack_device__()[1]}"
     logger.info("device='auto' chose %s, where X lies", name)
     return name
@@ -97,7 +97,10 @@ def _lazy_rows(estimator: Any, name: str, X: Any, args: Sequence[Any], kwargs: d
     if kwargs.get("return_distance") or kwargs.get("out") is not None:
         raise TypeError("X is a Dask collection, whose answers are one lazy array: leave out return_distance= and out=")
     model = _slim(estimator)
-    sample = getattr(model, name)(sample_of(X), *args, **kwargs)
+    here = copy.copy(model)
+    if hasattr(here, "device"):
+        here.device = "cpu"  # cards are those of the workers
+    sample = getattr(here, name)(sample_of(X), *args, **kwargs)
     sent = _sendable(model)
     if is_frame(X):
         answer = dask.delayed(_answer_chunk, pure=True)

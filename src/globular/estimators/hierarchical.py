@@ -96,7 +96,7 @@ class HierarchicalKMeans(CentroidEstimator):
     verbose: int = 0
     callbacks: Any = None
     n_threads: int | None = None
-    device: str = "auto"
+    device: str | list[str] = "auto"
 
     _constraints: ClassVar[Constraints] = {
         "n_clusters": [FROM_ONE, "array-like"],

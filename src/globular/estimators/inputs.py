@@ -39,7 +39,7 @@ from globular.estimators.running import warn_user
 from globular.estimators.validation import check_weights, has_columns_of, validated
 from globular.model.statistics import F64
 from globular.passes.dask import are_on_workers, open_on_workers
-from globular.passes.registry import cards, shard_over
+from globular.passes.registry import Card, cards, shard_over
 from globular.seam.among import Need
 from globular.seam.passes import Assign, Index, Labels
 from globular.seam.shard import Shard
@@ -192,22 +192,22 @@ def open_input(
     on_card = device != "cpu"
     threads = 1 if on_card else resolve_threads(n_threads)
 
-    def over(counted: Any, values: F64 | None) -> Any:
-        if on_card:
-            return cards().shard_on_card(counted, values, device, unit_rows=unit_rows)
-        return shard_over(counted, values, unit_rows=unit_rows, n_threads=threads)
+    card = Card(device, at_least, estimator._card_bytes_per_row, reset) if on_card else None
 
-    given = None if lies_on_card(X) else tell(X)
+    def over(counted: Any, values: F64 | None, card: Card | None) -> Any:
+        return shard_over(counted, values, unit_rows=unit_rows, n_threads=threads, card=card)
+
+    # NumPy has no bfloat16: on the way to a card a tensor stays one
+    is_tensor = lies_on_card(X) or (on_card and str(getattr(X, "dtype", "")) == "torch.bfloat16")
+    given = None if is_tensor else tell(X)
     source = None if given is None else given.open()
     accept_sparse &= not on_card
     check = partial(validated, estimator, source=source, reset=reset, accept_sparse=accept_sparse, n_threads=n_threads)
     if given is None:
         rows = X
     elif are_on_workers(given):
-        if on_card:
-            raise DeviceError(f"device={device!r}: rows on Dask workers stay there; leave device='auto'")
         check(sample_of(X) if source is None else source.take(FIRST))
-        return _open_on_workers(estimator, given, sample_weight, unit_rows, n_threads)
+        return _open_on_workers(estimator, given, sample_weight, unit_rows, n_threads, card)
     elif source is None or (_fits(source) and not on_card):
         rows = check(given.value if source is None else source.whole())
     else:
@@ -215,7 +215,7 @@ def open_input(
         rows = source
     in_memory = not (on_card or isinstance(rows, Source))
     if on_card:
-        rows = cards().rows_on_card(rows, device, at_least, estimator._card_bytes_per_row)
+        rows = cards().rows_for_cards(rows)
         if given is None and not has_columns_of(estimator, rows, reset=reset):
             raise ValueError(
                 f"X has {rows.shape[1]} features, but {type(estimator).__name__} is expecting "
@@ -230,13 +230,12 @@ def open_input(
     n_rows = rows.n_rows if isinstance(rows, Source) else rows.shape[0]
     weights = Weights.of(check_weights(sample_weight, n_rows), at_least, are_counts=are_counts)
     counted = choose_rows(rows, weights.rows)
-    shard = over(counted, weights.values)
-    if on_card and reset:
-        cards().check_card_memory(shard, at_least, estimator._card_bytes_per_row)
+    shard = over(counted, weights.values, card)
+    aside = None if card is None else replace(card, is_fit=False)
     return Input(
         shard, shard.dtype if on_card else working_dtype(rows.dtype), shard.n_rows, shard.n_columns,
         counted if in_memory else None,
-        weights.left_out(lambda numbers: over(choose_rows(rows, numbers), None)),
+        weights.left_out(lambda numbers: over(choose_rows(rows, numbers), None, aside)),
         weights.unit, is_streamed=not (on_card or in_memory),
     )  # fmt: skip
 
@@ -299,13 +298,15 @@ def _fits(source: Source) -> bool:
 
 
 def _open_on_workers(
-    estimator: Any, given: GivenRows, sample_weight: Any, unit_rows: bool, n_threads: int | None
+    estimator: Any, given: GivenRows, sample_weight: Any, unit_rows: bool, n_threads: int | None, card: Card | None
 ) -> Input:
     """A shard on Dask workers over a collection or files; weights may be a collection or an array."""
     lazy = sample_weight if given.kind == "collection" and is_collection(sample_weight) else None
     weights = None if lazy is not None or sample_weight is None else check_weights(sample_weight, len(sample_weight))
     labelled = isinstance(estimator, ClusterMixin)  # mixtures ask their rows for no labels
-    shard = open_on_workers(given, weights, lazy, unit_rows=unit_rows, labelled=labelled, n_threads=n_threads)
+    shard = open_on_workers(
+        given, weights, lazy, unit_rows=unit_rows, labelled=labelled, n_threads=n_threads, card=card
+    )
     if shard.n_rows == 0:
         raise DataError("X: 0 sample(s) in all partitions together while a minimum of 1 is required.")
     if not shard.total_weight > 0:

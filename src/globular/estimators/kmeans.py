@@ -134,7 +134,7 @@ class KMeans(CentroidEstimator):
     verbose: int = 0
     callbacks: Any = None
     n_threads: int | None = None
-    device: str = "auto"
+    device: str | list[str] = "auto"
     max_cluster_size: int | None = None
     min_cluster_size: int | None = None
     copy_x: bool = True

@@ -191,7 +191,7 @@ class GaussianMixture(StepwiseGaussians):
     verbose: int = 0
     callbacks: Any = None
     n_threads: int | None = None
-    device: str = "auto"
+    device: str | list[str] = "auto"
 
     _constraints: ClassVar[Constraints] = {
         "covariance_type": [one_of(*FAMILIES)],

@@ -29,14 +29,19 @@ def one_of(*words: str) -> StrOptions:
     return StrOptions(dict.fromkeys(words).keys())
 
 
+_CARD = r"cuda(:\d+)?|torch-cpu"
+
+
 class DeviceName(StrOptions):
     """Where to compute; "torch-cpu", which is for tests, is not told."""
 
     def is_satisfied_by(self, val: Any) -> bool:
-        return isinstance(val, str) and re.fullmatch(r"auto|cpu|cuda(:\d+)?|torch-cpu", val) is not None
+        if isinstance(val, list | tuple):
+            return len(val) > 0 and all(isinstance(each, str) and re.fullmatch(_CARD, each) for each in val)
+        return isinstance(val, str) and re.fullmatch(rf"auto|cpu|cuda:all|{_CARD}", val) is not None
 
     def __str__(self) -> str:
-        return '"auto", "cpu", "cuda" or "cuda:N"'
+        return '"auto", "cpu", "cuda", "cuda:N", "cuda:all" or a list of cards'
 
 
 FROM_ZERO = Number(Integral, 0, None, closed="left")
@@ -83,9 +88,11 @@ callbacks : callback, callable or list of them, default=None
     See :mod:`globular.callbacks`.
 n_threads : int or None, default=None
     Threads; None is GLOBULAR_NUM_THREADS, OMP_NUM_THREADS or all cores. The result does not depend on it.
-device : {"auto", "cpu", "cuda", "cuda:N"}, default="auto"
+device : {"auto", "cpu", "cuda", "cuda:N", "cuda:all"} or list of cards, default="auto"
     Where to compute. "auto" is the card that X lies on (a tensor of torch or CuPy), else the CPU; "cuda" copies X to
-    the card. Needs ``pip install "globular[gpu]"``. What methods return for every row lies where X does.
+    the card, "cuda:all" or a list such as ``["cuda:0", "cuda:1"]`` divides its rows among several. With X on Dask the
+    cards are those of the workers. Needs ``pip install "globular[gpu]"``. What methods return for every row lies where
+    X does.
 n_runs = n_init : int, default=1
     Number of runs from different starts, of which the best is kept.
 weights : {"learned", "equal"}, default="learned"

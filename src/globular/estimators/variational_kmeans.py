@@ -110,7 +110,7 @@ class VariationalKMeans(CentroidEstimator):
     verbose: int = 0
     callbacks: Any = None
     n_threads: int | None = None
-    device: str = "auto"
+    device: str | list[str] = "auto"
 
     _constraints: ClassVar[Constraints] = {
         "n_random": [Number(Integral, 0, 15, closed="both")],

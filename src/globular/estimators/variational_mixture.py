@@ -158,7 +158,7 @@ callable, default="auto"
     verbose: int = 0
     callbacks: Any = None
     n_threads: int | None = None
-    device: str = "auto"
+    device: str | list[str] = "auto"
 
     _constraints: ClassVar[Constraints] = {
         "search": [one_of("auto", "probing", "neighbors", EXHAUSTIVE)],

@@ -142,7 +142,8 @@ class SideBySide(Shard):
         return self.local(self.take(indices), self.take(indices, "weights"))
 
     def local(self, rows: Floats, weights: F64 | None = None) -> CpuShard:
-        return local_shard(rows, weights, self.n_threads)
+        # those of workers in this process may lie on a card
+        return local_shard(np.asarray(rows), None if weights is None else np.asarray(weights), self.n_threads)
 
 
 HELD_BYTES = 256 * 2**20

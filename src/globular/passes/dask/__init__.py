@@ -14,6 +14,7 @@ from globular.model.statistics import F64
 from globular.passes.dask.cluster import Cluster
 from globular.passes.dask.shard import DaskShard
 from globular.passes.dask.workers import Partition, collection_partitions, file_partitions
+from globular.passes.registry import Card
 
 __all__ = ["DaskShard", "are_on_workers", "current_client", "open_on_workers"]
 
@@ -47,6 +48,7 @@ def open_on_workers(
     unit_rows: bool,
     labelled: bool,
     n_threads: int | None,
+    card: Card | None = None,
 ) -> DaskShard:
     """Put a shard over a collection or over files; weights are a collection as well, an array, or None."""
     client = _require_client()
@@ -55,7 +57,9 @@ def open_on_workers(
         partitions = _with_memory(cluster, file_partitions(given.value, len(cluster.wait_for_workers())))
     else:
         partitions = collection_partitions(given.value, weight_collection)
-    shard = DaskShard(client, partitions, weights, unit_rows=unit_rows, labelled=labelled, n_threads=n_threads)
+    shard = DaskShard(
+        client, partitions, weights, unit_rows=unit_rows, labelled=labelled, n_threads=n_threads, card=card
+    )
     n_workers = len(set(shard.owners))
     logger.info("%d rows in %d partitions on %d workers", shard.n_rows, len(partitions), n_workers)
     return shard

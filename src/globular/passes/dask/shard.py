@@ -1,9 +1,10 @@
 """Rows on Dask workers, seen from the client: which worker has which parts, how they are asked, and what if one dies.
 
 A `DaskShard` is a shard like any other: its parts are partitions of the data, each a `CpuShard` or a `StreamShard` in
-the memory of a worker, with the per-point state beside the rows. Parameters go out, additive statistics come back;
-rows and state stay where they are. Algorithms do not notice. Sums are added in a fixed tree over the parts (`TreeSum`),
-so results do not depend on the number of workers, and equal bit for bit those of one process with the same parts.
+the memory of a worker, or a shard on its card, with the per-point state beside the rows. Parameters go out, additive
+statistics come back; rows and state stay where they are. Algorithms do not notice. Sums are added in a fixed tree over
+the parts (`TreeSum`), so results do not depend on the number of workers, and equal bit for bit those of one process
+with the same parts.
 
 Parts go to workers in runs of neighbours, so that a worker can add up most of its own. A request travels down a tree of
 workers and its answers come back up it: every link carries the parameters once and one sum once, and the client
@@ -35,6 +36,7 @@ from globular.passes.dask.cluster import Cluster, client_ids, load_rows
 from globular.passes.dask.messages import SNAPSHOT_BYTES, Log, Post, Reply, Request, Work, halves
 from globular.passes.dask.workers import PartInfo, Partition, PartOptions, RowsInfo
 from globular.passes.many import SideBySide
+from globular.passes.registry import Card
 from globular.seam.passes import AllLabels, Assign, Labels, Pass, Result, Take
 from globular.seam.tree_passes import ReadFrontier
 from globular.threads import resolve_threads
@@ -60,6 +62,7 @@ class DaskShard(SideBySide):
     unit_rows : whether rows count as scaled to unit length (cosine).
     labelled : whether rows of weight 0 are wanted, for their labels.
     n_threads : threads of each worker; None takes what the worker has.
+    card : the workers' cards that compute, or None for their CPUs.
     """
 
     def __init__(
@@ -71,6 +74,7 @@ class DaskShard(SideBySide):
         unit_rows: bool = False,
         labelled: bool = True,
         n_threads: int | None = None,
+        card: Card | None = None,
     ) -> None:
         self.client = client
         self.cluster = Cluster(client)
@@ -80,7 +84,7 @@ class DaskShard(SideBySide):
         self.n_repairs = 0
         self.n_threads = resolve_threads(n_threads)
         self._unit_rows, self._labelled, self._threads_wanted = unit_rows, labelled, n_threads
-        self._weights = weights
+        self._weights, self._card = weights, card
         threads = self.cluster.wait_for_workers()
         clients = self.cluster.sync(self.cluster.of_scheduler, client_ids)
         if clients is not None:  # what clients that are gone have left behind is forgotten
@@ -267,7 +271,7 @@ class DaskShard(SideBySide):
         weights = None if self._weights is None else self._weights[self._first(number) : int(self._ends[number])]
         return PartOptions(
             self.partitions[number].number, self._rows[number].n_rows, self._first(number), weights, self._unit_rows,
-            self._labelled, self._threads_wanted, -self.n_repairs,
+            self._labelled, self._threads_wanted, self._card, -self.n_repairs,
         )  # fmt: skip
 
 
@@ -303,7 +307,8 @@ class RemoteLabels:
 
     def copy(self) -> Labels:
         """All labels as they are now."""
-        return np.concatenate(self._shard.run(AllLabels()))
+        pieces: list[Any] = self._shard.run(AllLabels())
+        return np.concatenate([np.asarray(piece) for piece in pieces])
 
     def __reduce__(self) -> Any:
         return np.asarray, (np.asarray(self),)

@@ -29,7 +29,7 @@ from globular.errors import DataError
 from globular.model.statistics import F64
 from globular.passes.dask.messages import Reply, Request
 from globular.passes.many import TreeSum
-from globular.passes.registry import shard_over
+from globular.passes.registry import Card, shard_over
 from globular.seam.among import Need
 from globular.seam.shard import Shard
 
@@ -181,6 +181,8 @@ class PartOptions:
     """Whether rows of weight 0 are there to be labelled; else they are no rows, and others stand in their place."""
     n_threads: int | None
     """None takes the worker's threads."""
+    card: Card | None
+    """The cards of the worker on which the rows are to lie, if it is not to compute itself."""
     version: int
     """What its state counts as: 0 for new data, −r for a part that was made in the r-th repair and has to catch up."""
 
@@ -312,7 +314,9 @@ def _make_part(host: _Host, number: int, options: PartOptions, worker: Any) -> P
     if weights is not None and not options.labelled:
         rows = _rows_that_count(rows, weights)
     n_threads = options.n_threads or worker.state.nthreads
-    shard = shard_over(rows, weights, unit_rows=options.unit_rows, n_threads=n_threads, first_row=options.first_row)
+    shard = shard_over(
+        rows, weights, unit_rows=options.unit_rows, n_threads=n_threads, first_row=options.first_row, card=options.card
+    )
     host.parts[number], host.versions[number] = shard, options.version
     return PartInfo(shard.total_weight, dict(shard.lacks))
 

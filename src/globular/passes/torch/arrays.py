@@ -42,6 +42,9 @@ class DeviceArray(NDArrayOperatorsMixin):
         # on a torch CPU device the array would share its memory
         return array.astype(wanted, copy=copy is not False and self.tensor.device.type == "cpu")
 
+    def __reduce__(self) -> Any:
+        return np.asarray, (np.asarray(self),)  # on another machine there may be no card
+
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, out: Any = None, **options: Any) -> Any:
         if method == "at":
             raise TypeError(f"np.{ufunc.__name__}.at would change a copy: this array lies on a card")
@@ -249,6 +252,8 @@ def _einsum(subscripts: str, *operands: Any) -> Any:
 
 
 def _concatenate(arrays: Any, axis: int = 0) -> Any:
+    if len({each.tensor.device for each in arrays if isinstance(each, DeviceArray)}) > 1:
+        return NotImplemented  # what lies on several cards may be too large for one: joined on the host
     parts = _tensors(arrays, _device_of(arrays))
     wide = parts[0].dtype
     for part in parts:

@@ -14,6 +14,8 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import reduce
+from threading import Lock
 from typing import Any, cast
 
 import numpy as np
@@ -40,6 +42,9 @@ MOST_RECORDED = 12
 
 MOST_RECORDED_ROWS = 1 << 22
 """With more, the host keeps ahead of the card, and a graph would hold much memory."""
+
+RECORDING = Lock()
+"""Held while a graph is recorded: another thread that records at the same time would spoil both."""
 
 
 @dataclass
@@ -86,9 +91,9 @@ class Recordings:
             del self._graphs[made[0]]
         self._pool = self._pool or torch.cuda.graph_pool_handle()
         held, graph, stream = [tensor.clone() for tensor in given], torch.cuda.CUDAGraph(), torch.cuda.Stream()
-        torch.cuda.synchronize()
         try:
-            with torch.cuda.stream(stream):
+            with RECORDING, torch.cuda.stream(stream):
+                torch.cuda.synchronize()
                 graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
                 try:
                     found = work(*held)
@@ -103,6 +108,8 @@ DENSE = "the rows are dense"
 NOT_WRITTEN = "it has not been written for GPUs; use device='cpu'"
 RUN = 4096
 """Rows whose running sums are taken together."""
+KEYS_AT_ONCE = 1 << 28
+"""Rows that are sorted by key at once, where values are summed by key; larger = more memory."""
 
 
 def engine(device: Any, exact: Any = torch.float32) -> Any:
@@ -163,7 +170,8 @@ class CardShard(HostShard):
 
     def run(self, work: Pass[Result]) -> Result:
         try:
-            return super().run(work)
+            with torch.cuda.device(self.device.index if self.device.type == "cuda" else -1):  # where kernels run
+                return super().run(work)
         except torch.OutOfMemoryError:
             pass
         # what was under way has been given up: from here on the memory is free again
@@ -278,7 +286,9 @@ def running_sums(values: Any) -> Any:
 
 def totals_by(values: Any, keys: Any, n: int) -> Any:
     """Sums of float64 values by key, always in the same order. O(N)."""
-    return engine(values.device).sum_clusters(values[:, None], None, None, None, group(keys, n))[:, 0]
+    add = engine(values.device).sum_clusters
+    some = zip(torch.split(values, KEYS_AT_ONCE), torch.split(keys, KEYS_AT_ONCE), strict=True)
+    return reduce(torch.add, (add(part[:, None], None, None, None, group(own, n))[:, 0] for part, own in some))
 
 
 @CardShard.implements(passes.ScatterLabels)

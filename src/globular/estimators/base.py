@@ -49,6 +49,8 @@ class Estimator(BaseEstimator):
     _takes_negative: ClassVar[bool] = True
     _weights_are_counts: ClassVar[bool] = False
     """Whether a weight of two is two rows rather than twice as much as one."""
+    _keeps_zeros: ClassVar[bool] = False
+    """Whether rows of weight 0 are among those of a shard, with that weight."""
     _instead_of_setting: ClassVar[str] = "call fit"
     """The remedy for users who set attributes of a model that was never fitted."""
 

@@ -32,7 +32,7 @@ from globular.algorithms.kmeans.probing import find_labels
 from globular.algorithms.mixtures.missing import IncompleteRows
 from globular.data.blocks import Source, reading, working_dtype
 from globular.data.open import GivenRows, counting_column, is_collection, tell
-from globular.data.sources import choose_rows
+from globular.data.sources import ArraySource, choose_rows
 from globular.errors import DataError, DeviceError
 from globular.estimators.elsewhere import device_for, lies_on_card, sample_of
 from globular.estimators.running import warn_user
@@ -103,11 +103,11 @@ class Weights:
     """Those of the others."""
 
     @classmethod
-    def of(cls, given: F64 | None, at_least: int = 1, *, are_counts: bool = False) -> Weights:
+    def of(cls, given: F64 | None, at_least: int = 1, *, are_counts: bool = False, keep_zeros: bool = False) -> Weights:
         """From weights that are at least 0, and not all 0; those that are numbers of rows have the unit one.
 
         Where fewer rows than `at_least` count, though X has more, they are repeated and the copies share the weight:
-        what wants more clusters than there are rows wants clusters of equal rows.
+        what wants more clusters than there are rows wants clusters of equal rows. With `keep_zeros` all rows count.
         """
         if given is None:
             return cls(None)
@@ -122,7 +122,7 @@ class Weights:
             if not ORDINARY[0] <= (largest := float(given.max())) <= ORDINARY[1]:
                 exponent = int(np.frexp(largest)[1]) - 1
                 weights, unit = np.ldexp(given, -exponent), float(np.ldexp(1.0, exponent))
-        if (weights > 0).all():
+        if keep_zeros or (weights > 0).all():
             return cls(weights, unit)
         rows, zeros = np.flatnonzero(weights > 0), np.flatnonzero(weights == 0)
         wanted = min(at_least, len(weights))
@@ -228,7 +228,8 @@ def open_input(
         if reset and "feature_names_in_" in vars(estimator):
             _warn_of_ids(estimator, rows)
     n_rows = rows.n_rows if isinstance(rows, Source) else rows.shape[0]
-    weights = Weights.of(check_weights(sample_weight, n_rows), at_least, are_counts=are_counts)
+    checked = check_weights(sample_weight, n_rows)
+    weights = Weights.of(checked, at_least, are_counts=are_counts, keep_zeros=estimator._keeps_zeros)
     counted = choose_rows(rows, weights.rows)
     shard = over(counted, weights.values)
     if on_card and reset:
@@ -304,7 +305,8 @@ def _open_on_workers(
     """A shard on Dask workers over a collection or files; weights may be a collection or an array."""
     lazy = sample_weight if given.kind == "collection" and is_collection(sample_weight) else None
     weights = None if lazy is not None or sample_weight is None else check_weights(sample_weight, len(sample_weight))
-    labelled = isinstance(estimator, ClusterMixin)  # mixtures ask their rows for no labels
+    # mixtures ask their rows for no labels
+    labelled = isinstance(estimator, ClusterMixin) or estimator._keeps_zeros
     shard = open_on_workers(given, weights, lazy, unit_rows=unit_rows, labelled=labelled, n_threads=n_threads)
     if shard.n_rows == 0:
         raise DataError("X: 0 sample(s) in all partitions together while a minimum of 1 is required.")
@@ -313,6 +315,12 @@ def _open_on_workers(
     if not ORDINARY[0] <= shard.total_weight <= ORDINARY[1]:
         raise ValueError(f"sample_weight adds up to {shard.total_weight:.3g}; on Dask scale it to about 1 per row")
     return Input(shard, working_dtype(shard.dtype), shard.n_rows, shard.n_columns, is_streamed=Need.STAY in shard.lacks)
+
+
+def readable(data: Input) -> Source | Shard:
+    """The rows as this process can read them; those on a card or on workers as their shard."""
+    source = getattr(data.shard, "source", None) if data.matrix is None else ArraySource(data.matrix)
+    return source if isinstance(source, Source) else data.shard
 
 
 def mean_variance(data: Input) -> float:

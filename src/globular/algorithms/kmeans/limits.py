@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from globular.algorithms.kmeans.cells import EXACT_UP_TO, draw_cells, graph_by_cells
 from globular.algorithms.kmeans.centers import update_centers
 from globular.algorithms.kmeans.swaps import cost_of_joining, matched_swaps
+from globular.model.cells import places_within
 from globular.model.graph import Graph
 from globular.model.statistics import F64
 from globular.seam.answers import Nearest, Own
@@ -123,9 +124,7 @@ def _overflowing(near: Labels, costs: F64, most: int) -> tuple[Labels, Labels, F
     """Labels with second choices for rows that a cluster has no room for; the first choices, and what rows lose."""
     closest, losses = near[:, 0], costs[:, 1] - costs[:, 0]
     order = np.lexsort((-losses, closest))
-    sizes = np.bincount(closest)
-    place = np.arange(len(order)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-    away = order[place >= most]
+    away = order[places_within(np.bincount(closest)) >= most]
     labels, lost = closest.copy(), np.zeros(len(closest))
     labels[away], lost[away] = near[away, 1], losses[away]
     return labels, closest.copy(), lost

@@ -296,6 +296,11 @@ def _norm(x: Any, ord: Any = None, axis: int | None = None, keepdims: bool = Fal
     return DeviceArray(torch.sqrt((x.tensor * x.tensor).sum(dim=axis, keepdim=keepdims)))
 
 
+def _take_along_axis(arr: Any, indices: Any, axis: int) -> Any:
+    values, places = _tensors([arr, indices], _device_of([arr, indices]))
+    return DeviceArray(torch.take_along_dim(values, places.long(), dim=axis))
+
+
 _IN_PLACE = {np.copyto, np.put, np.place, np.putmask, np.put_along_axis}
 _FUNCTIONS: dict[Any, Callable[..., Any]] = {
     np.einsum: _einsum,
@@ -314,6 +319,7 @@ _FUNCTIONS: dict[Any, Callable[..., Any]] = {
     np.flatnonzero: lambda a: DeviceArray(torch.nonzero(a.tensor.reshape(-1))[:, 0]),
     np.zeros_like: lambda a: DeviceArray(torch.zeros_like(a.tensor)),
     np.empty_like: lambda a: DeviceArray(torch.empty_like(a.tensor)),
+    np.take_along_axis: _take_along_axis,
     np.sum: lambda a, axis=None: a.sum(axis),
     np.mean: lambda a, axis=None: a.mean(axis),
 }

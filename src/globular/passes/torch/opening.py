@@ -16,6 +16,7 @@ import numpy as np
 import torch
 
 from globular.data.blocks import RowBlock, Source, working_dtype
+from globular.data.residuals import Residuals
 from globular.data.sources import ArraySource, check_rows
 from globular.errors import DataError, DeviceError, MemoryBudgetError
 from globular.model.statistics import F64
@@ -52,6 +53,12 @@ class StreamedShard(CardShard):
             first = self.first_row + sent.rows.start
             yield TorchShard(sent.arrived(), weights, unit_rows=self._unit_rows, state=state, first_row=first)
         self._checked = True
+
+    def left(self, codes: Any, books: Any) -> StreamedShard:
+        """See `Shard.left`: words are subtracted before rows are copied to the card."""
+        threads = default_threads()
+        left = Residuals(self._source, codes, books, unit_rows=self._unit_rows, n_threads=threads)
+        return StreamedShard(left, self.w, self.device)
 
     def _send(self, block: RowBlock) -> _Sent:
         """Begin to copy a block; called by the thread that reads ahead."""

@@ -32,10 +32,10 @@ from globular.seam.shard import Shard, answer
 CHOICES, ALL_CHOICES = (16, 64), 1 << 21
 """Fewest and most centres that a row may go to, and about how many all rows may together; larger = less error for rows
 in hundreds of columns, and 20 bytes each."""
-GRAPH, ALL_AMONG = 32, 256
-"""Centres close to a centre, among which its rows choose, and the number of centres up to which they choose among all;
-larger = more distances."""
-MOST_ROUNDS, LEAST_GAIN, LEAST_MOVED = 10, 3e-3, 1e-2
+GRAPH, FEW, ALL_AMONG = 32, 8, 256
+"""Centres close to a centre among which its rows choose, those before transport, and the number of centres up to which
+rows choose among all; larger = more distances."""
+MOST_ROUNDS, LEAST_GAIN, LEAST_MOVED = 10, 6e-3, 1e-2
 """Rounds before transport, and with it; the share of the error that one has to gain, or of the centres that have to
 move. Otherwise it is the last. More rounds, or smaller shares = less error."""
 
@@ -50,9 +50,9 @@ def n_choices(n_rows: int, n_clusters: int) -> int:
     return min(n_asked(n_clusters), int(np.clip(ALL_CHOICES // n_rows, *CHOICES)))
 
 
-def n_asked(n_clusters: int) -> int:
+def n_asked(n_clusters: int, width: int = GRAPH) -> int:
     """Centres that a row measures its distance to."""
-    return GRAPH if n_clusters > ALL_AMONG else n_clusters
+    return width if n_clusters > ALL_AMONG else n_clusters
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,11 +110,11 @@ def _spread(
     """Centres moved to where clusters have no room, as if rows went to their second choice; distances looked at."""
     n_distances = 0
     for _ in range(MOST_ROUNDS):
-        near, squares, graph = _choices(shard, centers, closest, 2)
+        near, squares, graph = _choices(shard, centers, closest, 2, FEW)
         sent = _overflowing(near, squares * weights[:, None], most)
         shard.run(TakeLabels(sent[0]))
         centers, closest, n_moved = _swapped(shard, centers, graph, sent, most, unit=unit)
-        n_distances += len(near) * n_asked(len(centers))
+        n_distances += len(near) * n_asked(len(centers), FEW)
         if n_moved <= LEAST_MOVED * len(centers) or time.perf_counter() > ends:
             break
     return centers, closest, n_distances
@@ -123,8 +123,9 @@ def _spread(
 def _overflowing(near: Labels, costs: F64, most: int) -> tuple[Labels, Labels, F64]:
     """Labels with second choices for rows that a cluster has no room for; the first choices, and what rows lose."""
     closest, losses = near[:, 0], costs[:, 1] - costs[:, 0]
-    order = np.lexsort((-losses, closest))
-    away = order[places_within(np.bincount(closest)) >= most]
+    rows = np.flatnonzero((np.bincount(closest) > most)[closest])
+    order = rows[np.lexsort((-losses[rows], closest[rows]))]
+    away = order[places_within(np.bincount(closest[rows])) >= most]
     labels, lost = closest.copy(), np.zeros(len(closest))
     labels[away], lost[away] = near[away, 1], losses[away]
     return labels, closest.copy(), lost
@@ -163,12 +164,12 @@ def _swapped(
     return at_home, names[closest], len(split)
 
 
-def _choices(shard: Shard, centers: F64, closest: Labels, n: int) -> tuple[Labels, F64, Graph]:
+def _choices(shard: Shard, centers: F64, closest: Labels, n: int, width: int = GRAPH) -> tuple[Labels, F64, Graph]:
     """For every row its n closest centres and their squared distances, and for every centre the closest others."""
     C = len(centers)
     cells = draw_cells(shard, centers, np.random.default_rng(0)) if C > EXACT_UP_TO else None
     shard.run(TakeLabels(closest))
-    graph = graph_by_cells(shard, centers, cells, GRAPH)
+    graph = graph_by_cells(shard, centers, cells, width)
     found = answer(shard, Nearest(centers, n, graph if C > ALL_AMONG else None), "nearest")
     return found["center"].copy(), found["square"].copy(), graph
 

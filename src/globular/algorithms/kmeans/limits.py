@@ -94,7 +94,10 @@ def keep_limits(
         centers, n_moved = means, 0
         if may_swap and gain > 0:
             sent = found, closest, own - costs[:, 0]
-            centers, closest, n_moved = _swapped(shard, means, graph, sent, most, unit=unit)
+            swapped = _swapped(shard, means, graph, sent, most, unit=unit)
+            may_swap = 2 * swapped[2] > LEAST_MOVED * len(centers)  # few are hardly ever worth a round
+            if may_swap:
+                centers, closest, n_moved = swapped
         elif may_swap:  # centres that moved did not pay
             centers, closest, may_swap, gain = best, labels, False, np.inf
         is_settled = gain <= LEAST_GAIN * error and n_moved <= LEAST_MOVED * len(centers)

@@ -138,7 +138,7 @@ class Estimator(BaseEstimator):
         return open_input(
             self, X, sample_weight, reset=reset, unit_rows=self._unit_rows, accept_sparse=self._takes_sparse,
             n_threads=self.n_threads, at_least=self._n_rows_wanted() if reset else 1,
-            are_counts=self._weights_are_counts,
+            are_counts=self._weights_are_counts, keep_zeros=self._keeps_zeros,
         )  # fmt: skip
 
     def _n_rows_wanted(self) -> int:

@@ -72,7 +72,8 @@ class Coder:
     def _square_blocks(self, rows: Source, codes: Codes) -> Iterator[F64]:
         for block in self._residuals(rows, codes).blocks(ROWS_PER_BLOCK):
             check_rows(block.rows, rows, np.arange(block.start, block.stop))
-            yield np.einsum("ij,ij->i", block.rows, block.rows, dtype=np.float64)
+            left: Any = block.rows
+            yield np.einsum("ij,ij->i", left, left, dtype=np.float64)
 
     def make_unique(self, rows: Rows, codes: Codes, beam: int) -> int:
         """Give every row a code of its own, in place; returns how many have another one than before."""

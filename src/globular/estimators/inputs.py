@@ -180,11 +180,12 @@ def open_input(
     n_threads: int | None = None,
     at_least: int = 1,
     are_counts: bool = False,
+    keep_zeros: bool = False,
 ) -> Input:
     """Validate X (and weights) and put a shard over the rows that count. `reset` is True in fit, False in predict.
 
-    `at_least` is the number of rows that a fit needs, `are_counts` says that weights are numbers of rows; see
-    `Weights.of`.
+    `at_least` is the number of rows that a fit needs, `are_counts` says that weights are numbers of rows, `keep_zeros`
+    that rows of weight 0 count, too; see `Weights.of`.
     """
     if not (reset or estimator.__sklearn_is_fitted__()):
         check_is_fitted(estimator)
@@ -207,7 +208,8 @@ def open_input(
         if on_card:
             raise DeviceError(f"device={device!r}: rows on Dask workers stay there; leave device='auto'")
         check(sample_of(X) if source is None else source.take(FIRST))
-        return _open_on_workers(estimator, given, sample_weight, unit_rows, n_threads)
+        labelled = keep_zeros or isinstance(estimator, ClusterMixin)  # mixtures ask their rows for no labels
+        return _open_on_workers(given, sample_weight, unit_rows, labelled, n_threads)
     elif source is None or (_fits(source) and not on_card):
         rows = check(given.value if source is None else source.whole())
     else:
@@ -229,7 +231,7 @@ def open_input(
             _warn_of_ids(estimator, rows)
     n_rows = rows.n_rows if isinstance(rows, Source) else rows.shape[0]
     checked = check_weights(sample_weight, n_rows)
-    weights = Weights.of(checked, at_least, are_counts=are_counts, keep_zeros=estimator._keeps_zeros)
+    weights = Weights.of(checked, at_least, are_counts=are_counts, keep_zeros=keep_zeros)
     counted = choose_rows(rows, weights.rows)
     shard = over(counted, weights.values)
     if on_card and reset:
@@ -300,13 +302,11 @@ def _fits(source: Source) -> bool:
 
 
 def _open_on_workers(
-    estimator: Any, given: GivenRows, sample_weight: Any, unit_rows: bool, n_threads: int | None
+    given: GivenRows, sample_weight: Any, unit_rows: bool, labelled: bool, n_threads: int | None
 ) -> Input:
     """A shard on Dask workers over a collection or files; weights may be a collection or an array."""
     lazy = sample_weight if given.kind == "collection" and is_collection(sample_weight) else None
     weights = None if lazy is not None or sample_weight is None else check_weights(sample_weight, len(sample_weight))
-    # mixtures ask their rows for no labels
-    labelled = isinstance(estimator, ClusterMixin) or estimator._keeps_zeros
     shard = open_on_workers(given, weights, lazy, unit_rows=unit_rows, labelled=labelled, n_threads=n_threads)
     if shard.n_rows == 0:
         raise DataError("X: 0 sample(s) in all partitions together while a minimum of 1 is required.")

@@ -99,7 +99,7 @@ def median_center(centers: F64) -> F64:
 def places_within(sizes: ArrayLike) -> NDArray[np.intp]:
     """The place of every row within its cluster, from 0, where rows are in the order of clusters of these sizes."""
     starts = starts_of(sizes)
-    return np.arange(starts[-1]) - np.repeat(starts[:-1], sizes)
+    return np.arange(starts[-1]) - np.repeat(starts[:-1], np.diff(starts))
 
 
 def starts_of(sizes: ArrayLike) -> NDArray[np.int64]:

@@ -281,7 +281,8 @@ class DaskShard(SideBySide):
 
     def _options(self, number: int, version: int) -> PartOptions:
         own = slice(self._first(number), int(self._ends[number]))
-        weights, codes = (None if each is None else each[own] for each in (self._weights, self._codes))
+        weights = None if self._weights is None else self._weights[own]
+        codes = None if self._codes is None else self._codes[own]
         return PartOptions(
             self.partitions[number].number, self._rows[number].n_rows, self._first(number), weights, self._unit_rows,
             self._labelled, self._threads_wanted, codes, self._books, version,

@@ -19,12 +19,13 @@ from itertools import pairwise
 from typing import Any, cast
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy import sparse
 
 from globular.data.blocks import Matrix, check_finite, check_table
 from globular.data.formats import open_path
 from globular.data.open import Files, as_source
-from globular.data.residuals import Codebooks, Codes, Residuals
+from globular.data.residuals import Codebooks, Residuals
 from globular.data.sources import RowRange, checked_csr, choose_rows
 from globular.errors import DataError
 from globular.model.statistics import F64
@@ -182,7 +183,7 @@ class PartOptions:
     """Whether rows of weight 0 are there to be labelled; else they are no rows, and others stand in their place."""
     n_threads: int | None
     """None takes the worker's threads."""
-    codes: Codes | None
+    codes: NDArray[Any] | None
     """Columns of code words that are subtracted from the rows; None where the rows are as they are."""
     books: Codebooks
     """The codebooks that they are words of."""
@@ -318,10 +319,11 @@ def _make_part(host: _Host, number: int, options: PartOptions, worker: Any) -> P
         rows = _rows_that_count(rows, weights)
         host.raw[options.partition] = rows, own_weights
     n_threads, unit_rows = options.n_threads or worker.state.nthreads, options.unit_rows
+    seen: Any = rows
     if options.codes is not None:
-        rows = Residuals(as_source(rows), options.codes, options.books, unit_rows=unit_rows, n_threads=n_threads)
+        seen = Residuals(as_source(rows), options.codes, options.books, unit_rows=unit_rows, n_threads=n_threads)
         unit_rows = False
-    shard = shard_over(rows, weights, unit_rows=unit_rows, n_threads=n_threads, first_row=options.first_row)
+    shard = shard_over(seen, weights, unit_rows=unit_rows, n_threads=n_threads, first_row=options.first_row)
     host.parts[number], host.versions[number] = shard, options.version
     return PartInfo(shard.total_weight, dict(shard.lacks))
 

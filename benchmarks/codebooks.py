@@ -239,10 +239,9 @@ def splats(bench: Bench) -> Found:
 
 
 def predict(bench: Bench) -> Found:
-    """Labels of n rows of 32 columns among n / 15 and n centres, by cells and, of fewer rows, by all centres."""
-    centers = blobs(bench.n, 32, max(1, bench.n // 20))
-    noise = np.random.default_rng(1).normal(scale=0.5, size=centers.shape)
-    rows = bench.moved((centers + noise).astype(np.float32))
+    """Labels of n rows of 32 columns among up to n centres, other rows of the same groups, by cells and by all."""
+    both = blobs(2 * bench.n, 32, max(1, bench.n // 20))
+    centers, rows = both[: bench.n], bench.moved(both[bench.n :])
     for k in (min(bench.n, 65_536), bench.n):
         model = KMeans(k, **bench.where)
         model.cluster_centers_, model.n_features_in_ = centers[:k], 32

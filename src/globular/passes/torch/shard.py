@@ -381,7 +381,9 @@ class TorchShard(CardShard):
         return self.w
 
     def left(self, codes: Any, books: Sequence[Any]) -> TorchShard:
-        """See `Shard.left`: a copy on the card."""
+        """See `Shard.left`: a copy on the card, unless nothing is subtracted."""
+        if not len(books):
+            return TorchShard(self.x, self.w, scales=self.scales, first_row=self.first_row)
         words = [self.tensor(book, self.exact) for book in books]
         numbers = self.tensor(np.asarray(codes, dtype=np.int64), torch.int64)
         x = torch.empty((self.n_rows, self.n_columns), dtype=self.exact, device=self.device)

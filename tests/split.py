@@ -5,9 +5,11 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from globular.data.residuals import Residuals
+from globular.data.sources import ArraySource
 from globular.model.statistics import F64, Floats
 from globular.passes.host import HostShard
-from globular.passes.many import SideBySide, TreeSum
+from globular.passes.many import SideBySide, StreamShard, TreeSum
 from globular.seam.passes import Labels, Pass, Result
 from globular.seam.shard import Shard
 
@@ -21,6 +23,12 @@ def tree_total(n_parts: int, merge: Callable[[Any, Any], Any], values: Iterable[
         tree.insert(0, number, value)
     (total,) = tree.nodes.values()
     return total
+
+
+def left_here(shard: Any, codes: Any, books: Sequence[Any]) -> HostShard:
+    """What code words leave of a matrix in memory."""
+    left = Residuals(ArraySource(shard.rows.array), codes, books, unit_rows=len(shard.scales) > 0)
+    return StreamShard(left, shard.weights if len(shard.weights) else None)
 
 
 class SplitShard(SideBySide):
@@ -46,6 +54,10 @@ class SplitShard(SideBySide):
 
     def _some(self, work: Mapping[int, Pass[Result]]) -> dict[int, Result]:
         return {part: self.shards[part].run(own) for part, own in work.items()}
+
+    def left(self, codes: Any, books: Sequence[Any]) -> "SplitShard":
+        cut = np.split(codes, self._ends[:-1])
+        return SplitShard([left_here(shard, own, books) for shard, own in zip(self.shards, cut, strict=True)])
 
     def local(self, rows: Floats, weights: F64 | None = None) -> Shard:  # type: ignore[override]
         """Beside the first part, which may lie on a card."""

@@ -84,7 +84,7 @@ _REASONS = {
         estimators.product: ROWS_PER_BLOCK ROTATION_ROWS
     """,
     "rows at once, all sides of which `test_residual.py` tries": """
-        algorithms.kmeans.residual: BLOCK_NUMBERS
+        seam.answers: CODED_AT_ONCE
         data.residuals: ROWS_AT_ONCE
         estimators.codes: ROWS_PER_BLOCK
     """,
@@ -113,7 +113,7 @@ _REASONS = {
         algorithms.kmeans.momentum: DECAY REACH LEAD
         algorithms.kmeans.nested: RHO_TOGETHER
         algorithms.kmeans.balance: REMEMBERED ROUNDS
-        algorithms.kmeans.limits: CHOICES ALL_CHOICES GRAPH ALL_AMONG MOST_ROUNDS LEAST_GAIN LEAST_MOVED
+        algorithms.kmeans.limits: CHOICES ALL_CHOICES GRAPH FEW ALL_AMONG MOST_ROUNDS LEAST_GAIN LEAST_MOVED
         passes.cpu.transport: MOST_EDGES KEPT_SHARE KEPT ROUNDS DAMPING PATIENCE
         algorithms.kmeans.subspace: POWER_STEPS
         algorithms.ward: SOON

@@ -28,7 +28,7 @@ from globular.passes.cpu import CpuShard
 from globular.passes.cpu.engine.group import group_by
 from globular.passes.host import NOMINEES, HostShard
 from globular.seam.among import Down, Neighbors, Probe, Remembered, Within
-from globular.seam.answers import NEAREST, Answer, Blurred, Centers, LowRank, Nearest, Own, Truncated
+from globular.seam.answers import NEAREST, Answer, Blurred, Centers, Coding, LowRank, Nearest, Own, Truncated
 from reference import assign as hard
 from reference import chunks, draws, linear
 from reference import expect as soft
@@ -588,6 +588,8 @@ CASES = [
     Case("answer own squares", lambda p: Answer(Own(p.centers), "squares"), lambda p, s, b, a, found: alike(
         np.concatenate(found), hard.squared_distances(p.rows, p.centers)[p.everyone, b["labels"]]),
         lambda p: [Assign(p.former)]),
+    Case("answer codes", lambda p: Answer(Coding([p.centers], 1), "codes"), lambda p, s, b, a, found: alike(
+        np.concatenate(found)[:, 0, 0], hard.squared_distances(p.rows, p.centers).argmin(axis=1)), dense=True),
     Case("answer infinite", lambda p: Answer(p.infinite, "log_densities"),
          says(lambda p: [p.infinite.log_predictive(p.rows)]), dense=True),
     Case("moments", lambda p: Moments(), lambda p, s, b, a, found: alike(

@@ -37,7 +37,7 @@ from split import SplitShard
 
 from globular import (  # isort: skip
     ChunkyGaussianMixture, GaussianMixture, InfiniteGaussianMixture, KMeans, NestedMiniBatchKMeans,
-    VariationalGaussianMixture, VariationalKMeans, seeding,
+    ResidualKMeans, VariationalGaussianMixture, VariationalKMeans, seeding,
 )  # fmt: skip
 
 pytest.importorskip("distributed", reason='needs Dask: pip install "globular[dask]"')
@@ -121,12 +121,17 @@ MODELS = {
     "nested": lambda: NestedMiniBatchKMeans(12, random_state=8, max_iter=8),
     "chunky": lambda: ChunkyGaussianMixture(4, random_state=9),
     "infinite": lambda: InfiniteGaussianMixture(random_state=10, max_iter=5),
+    "residual": lambda: ResidualKMeans([6, 6, 6], random_state=11, n_refinements=2, beam=2),
+    "residual cosine": lambda: ResidualKMeans([40, 40], metric="cosine", random_state=12, max_size=60, unique=True),
     "var-gmm": lambda: VariationalGaussianMixture(15, random_state=7, max_iter=6, tol=0),
 }
 
 
 def fitted_arrays(model: Any) -> dict[str, bytes]:
-    names = ("cluster_centers_", "labels_", "means_", "covariances_", "weights_")
+    names = (
+        "cluster_centers_", "codebooks_", "codes_", "inertia_per_level_", "labels_", "means_", "covariances_",
+        "weights_",
+    )  # fmt: skip
     return {name: np.asarray(getattr(model, name)).tobytes() for name in names if hasattr(model, name)}
 
 
@@ -661,7 +666,7 @@ def test_a_killed_worker_changes_nothing(fragile: Client) -> None:
     """SIGKILL in the middle of a fit: the same bits as without, whatever the state of the rows."""
     rows = blobs(N, C=20, D=D)
     with fragile.as_current():
-        for name in ("variational", "nested"):
+        for name in ("variational", "nested", "residual"):
             expected = MODELS[name]().fit(as_dask(rows))
             model = MODELS[name]()
             for record in model.fit_iter(as_dask(rows)):

@@ -11,7 +11,6 @@ from sklearn.exceptions import NotFittedError
 
 import globular
 from globular import ResidualKMeans
-from globular.algorithms.kmeans import residual
 from globular.algorithms.kmeans.residual import CodeKeys
 from globular.data import residuals
 from globular.data.open import as_source
@@ -19,6 +18,7 @@ from globular.data.residuals import Residuals
 from globular.errors import FitInterruptedWarning
 from globular.estimators import codes as codes_module
 from globular.estimators import inputs
+from globular.seam import answers
 
 rng = np.random.default_rng(0)
 X = (rng.normal(size=(1500, 4)) @ rng.normal(size=(4, 9)) + 0.2 * rng.normal(size=(1500, 9))).astype(np.float32)
@@ -240,8 +240,6 @@ def test_dask_collections_are_encoded_lazily() -> None:
     da = pytest.importorskip("dask.array", reason="dask is not installed")
     model, rows = fit(), da.from_array(X, chunks=(400, 9))
     np.testing.assert_array_equal(model.encode(rows).compute(), model.encode(X))
-    with pytest.raises(TypeError, match=r"X\.compute\(\)"):
-        model.encode(rows, unique=True)
 
 
 @pytest.mark.parametrize(
@@ -306,7 +304,7 @@ def test_ctrl_c_keeps_the_levels_that_were_begun(tmp_path: Path) -> None:
 @pytest.mark.parametrize("size", [7, 1 << 22])
 def test_rows_at_once_change_no_code(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
     wanted = fit(beam=3)
-    monkeypatch.setattr(residual, "BLOCK_NUMBERS", 64 * size)
+    monkeypatch.setattr(answers, "CODED_AT_ONCE", 64 * size)
     monkeypatch.setattr(residuals, "ROWS_AT_ONCE", size)
     monkeypatch.setattr(codes_module, "ROWS_PER_BLOCK", size)
     found = fit(beam=3)

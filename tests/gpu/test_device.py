@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import globular
-from globular import KMeans, NestedMiniBatchKMeans, VariationalKMeans
+from globular import KMeans, NestedMiniBatchKMeans, ResidualKMeans, VariationalKMeans
 from globular.errors import DeviceError, MissingExtraError
 from makers import blobs, weights_for
 
@@ -49,6 +49,30 @@ def test_limits_of_size_hold_on_a_card(k: int) -> None:
     ours, theirs = (KMeans(k, random_state=0, device=d, **limits).fit(ROWS) for d in (on_torch(), "cpu"))
     assert ours.cluster_sizes_.min() >= n // (2 * k) and ours.cluster_sizes_.max() <= 3 * n // (2 * k)
     assert ours.inertia_ < 1.03 * theirs.inertia_
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+@pytest.mark.parametrize(
+    "options", [{"max_size": 300}, {"metric": "cosine", "beam": 3, "n_refinements": 2}, {"unique": True}], ids=str
+)
+def test_residual_codes_are_found_on_a_card(
+    options: dict[str, Any], streamed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    device, weights = on_torch(), np.arange(len(ROWS)) % 3
+    if streamed:
+        monkeypatch.setattr("globular.passes.torch.opening.rows_on_card", lambda X, *given: X)
+    ours, theirs = (
+        ResidualKMeans([16, 24, 20], random_state=0, device=device, **options).fit(ROWS, sample_weight=weights)
+        for device in (device, "cpu")
+    )
+    assert ours.inertia_ < 1.05 * theirs.inertia_  # another path to another minimum
+    assert ours.codes_.dtype == np.uint8 and isinstance(ours.codebooks_[0], np.ndarray)
+    seen = ROWS / np.linalg.norm(ROWS, axis=1, keepdims=True) if "metric" in options else ROWS
+    left = np.square(seen - ours.decode(ours.codes_)).sum(axis=1)
+    assert ours.inertia_ == pytest.approx(weights @ left, rel=1e-4)
+    np.testing.assert_array_equal(ours.encode(ROWS), _on_cpu(ours).encode(ROWS))
+    if "unique" in options:
+        assert len(np.unique(ours.encode(ROWS, unique=True), axis=0)) == len(ROWS)
 
 
 @pytest.mark.parametrize("init", ["afk-mc2", "k-means||", "random", "hierarchical", "k-means++"])

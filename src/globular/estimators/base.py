@@ -49,6 +49,8 @@ class Estimator(BaseEstimator):
     _takes_negative: ClassVar[bool] = True
     _weights_are_counts: ClassVar[bool] = False
     """Whether a weight of two is two rows rather than twice as much as one."""
+    _keeps_zeros: ClassVar[bool] = False
+    """Whether rows of weight 0 are among those of a shard, with that weight."""
     _instead_of_setting: ClassVar[str] = "call fit"
     """The remedy for users who set attributes of a model that was never fitted."""
 
@@ -136,7 +138,7 @@ class Estimator(BaseEstimator):
         return open_input(
             self, X, sample_weight, reset=reset, unit_rows=self._unit_rows, accept_sparse=self._takes_sparse,
             n_threads=self.n_threads, at_least=self._n_rows_wanted() if reset else 1,
-            are_counts=self._weights_are_counts,
+            are_counts=self._weights_are_counts, keep_zeros=self._keeps_zeros,
         )  # fmt: skip
 
     def _n_rows_wanted(self) -> int:

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from globular.algorithms.kmeans.residual import Encode, best_codes, make_unique, rows_per_block
+from globular.algorithms.kmeans.residual import make_unique
 from globular.data.blocks import Source
 from globular.data.residuals import ROWS_AT_ONCE, Codes, Residuals
-from globular.data.sources import ArraySource, check_rows
+from globular.data.sources import check_rows
 from globular.estimators.checks import check_allocation
-from globular.model.statistics import F64, I64, Floats
+from globular.model.statistics import F64, Floats
 from globular.passes.registry import shard_over
-from globular.seam.passes import SumByLabel
+from globular.seam.answers import Coding, Own
+from globular.seam.passes import Assign, SumByLabel, TakeLabels
+from globular.seam.shard import Shard, answer
 from globular.threads import even_ranges, run_all
 
+Rows: TypeAlias = Source | Shard
+"""Rows that this process reads, or a shard of rows that lie on a card or on workers."""
 ROWS_PER_BLOCK = 1 << 16
 """Rows whose errors are added up at once; another value changes the last bits of `inertia_`."""
 
@@ -36,59 +40,66 @@ class Coder:
         """The number of words of every codebook."""
         return [len(codebook) for codebook in self.codebooks]
 
-    def left(self, rows: Source, codes: Codes) -> Residuals:
-        """What the codes leave of the rows."""
+    def left(self, rows: Rows, codes: Codes, weights: F64 | None = None) -> Shard:
+        """What the codes leave of the rows, with these weights, or with those that a shard has."""
+        if not isinstance(rows, Source):
+            return rows.left(codes[:, : len(self.codebooks)], self.codebooks[: codes.shape[1]])
+        return shard_over(self._residuals(rows, codes), weights, n_threads=self.n_threads)
+
+    def _residuals(self, rows: Source, codes: Codes) -> Residuals:
         return Residuals(rows, codes, self.codebooks, unit_rows=self.unit_rows, n_threads=self.n_threads)
 
-    def plain(self, rows: Source) -> Residuals:
+    def plain(self, rows: Rows) -> Shard:
         """The rows as codes describe them: in the working type, and of unit length if the metric is the cosine."""
-        none: Codes = np.empty((rows.n_rows, 0), dtype=np.uint8)
-        return Residuals(rows, none, (), unit_rows=self.unit_rows, n_threads=self.n_threads)
+        return self.left(rows, np.empty((rows.n_rows, 0), dtype=np.uint8))
 
-    def encode(self, rows: Source, beam: int, old: Codes | None = None) -> Codes:
-        """The codes of all rows, block by block; those that they have already stay where they are no worse."""
-        codes: Codes = np.empty((rows.n_rows, len(self.sizes)), dtype=np.min_scalar_type(max(self.sizes) - 1))
-        for block in self.plain(rows).blocks(rows_per_block(rows.n_columns, self.sizes, beam)):
+    def encode(self, rows: Rows, beam: int, old: Codes | None = None) -> Codes:
+        """The codes of all rows; those that they have already stay where they are no worse."""
+        codes: Codes = answer(self.plain(rows), Coding(self.codebooks, beam), "codes")[:, 0]
+        if old is None:
+            return codes
+        better = self._squares(rows, codes) < self._squares(rows, old)
+        return np.where(better[:, None], codes, old)
+
+    def _squares(self, rows: Rows, codes: Codes) -> F64:
+        """Squared distances of the rows to what codes stand for."""
+        if isinstance(rows, Source):
+            return np.concatenate([*self._square_blocks(rows, codes)])
+        left, zero = self.left(rows, codes), np.zeros((1, rows.n_columns))
+        left.run(Assign(zero, want="labels"))
+        return answer(left, Own(zero), "squares")
+
+    def _square_blocks(self, rows: Source, codes: Codes) -> Iterator[F64]:
+        for block in self._residuals(rows, codes).blocks(ROWS_PER_BLOCK):
             check_rows(block.rows, rows, np.arange(block.start, block.stop))
-            part = slice(block.start, block.stop)
-            codes[part] = self._best(block.rows, beam, 1)[:, 0]
-            if old is not None:
-                better = self._squares(block.rows, codes[part]) < self._squares(block.rows, old[part])
-                codes[part] = np.where(better[:, None], codes[part], old[part])
-        return codes
+            left: Any = block.rows
+            yield np.einsum("ij,ij->i", left, left, dtype=np.float64)
 
-    def _best(self, rows: Any, beam: int, n_codes: int) -> I64:
-        return best_codes(partial(shard_over, n_threads=self.n_threads), rows, self.codebooks, beam, n_codes)
-
-    def _squares(self, rows: Any, codes: Codes) -> F64:
-        """How far rows, plain ones, are from what their codes stand for."""
-        left: Any = Residuals(ArraySource(rows), codes, self.codebooks, n_threads=self.n_threads).whole()
-        return np.asarray(np.einsum("ij,ij->i", left, left, dtype=np.float64))
-
-    def make_unique(self, rows: Source, codes: Codes, beam: int) -> int:
+    def make_unique(self, rows: Rows, codes: Codes, beam: int) -> int:
         """Give every row a code of its own, in place; returns how many have another one than before."""
-        plain = self.plain(rows)
-        best: Encode = lambda some, beam, n_codes: self._best(plain.take(some), beam, n_codes)  # noqa: E731
-        return make_unique(codes, self.sizes, rows.n_columns, beam, best)
+        return make_unique(self.plain(rows), codes, self.codebooks, beam)
 
-    def refine(self, rows: Source, codes: Codes, weights: F64 | None) -> None:
+    def refine(self, rows: Rows, codes: Codes, weights: F64 | None) -> None:
         """Least squares for one codebook after the other, given the codes and the other codebooks; in place."""
         for level, codebook in enumerate(self.codebooks):
-            shard = shard_over(self.left(rows, codes), weights, n_threads=self.n_threads)
-            shard.labels[:] = codes[:, level]
+            shard = self.left(rows, codes, weights)
+            shard.run(TakeLabels(codes[:, level].astype(np.int32)))
             found = shard.run(SumByLabel(len(codebook)))
             means = found.sums / np.where(found.counts > 0, found.counts, 1.0)[:, None]
-            self.codebooks[level] = (codebook + means).astype(codebook.dtype)
+            self.codebooks[level] = np.asarray(codebook + means).astype(codebook.dtype)
 
-    def errors(self, rows: Source, codes: Codes, weights: F64 | None) -> F64:
+    def errors(self, rows: Rows, codes: Codes, weights: F64 | None) -> F64:
         """Σ w ‖x − x̂‖² after every level."""
-        totals = np.zeros(len(self.codebooks))
-        for block in self.plain(rows).blocks(ROWS_PER_BLOCK):
-            part = slice(block.start, block.stop)
-            for level in range(len(totals)):
-                squares = self._squares(block.rows, codes[part, : level + 1])
-                totals[level] += squares.sum() if weights is None else squares @ weights[part]
-        return totals
+        return np.array([self._error(rows, codes[:, : level + 1], weights) for level in range(len(self.codebooks))])
+
+    def _error(self, rows: Rows, codes: Codes, weights: F64 | None) -> float:
+        if not isinstance(rows, Source):
+            return self.left(rows, codes).run(Assign(np.zeros((1, rows.n_columns)))).objective
+        total, begin = 0.0, 0
+        for squares in self._square_blocks(rows, codes):
+            part = slice(begin, begin := begin + len(squares))
+            total += float(squares.sum() if weights is None else squares @ weights[part])
+        return total
 
     def decode(self, codes: Any) -> Floats:
         """What codes stand for, of all levels or of the first ones."""

@@ -66,6 +66,11 @@ def where_x_is(X: Any, values: Any) -> Any:
     return cards().beside(X, values) if lies_on_card(X) else np.asarray(values)
 
 
+def on_host(X: Any) -> Any:
+    """A tensor on a card as an array; anything else as it is."""
+    return cards().tensor_of(X).cpu().numpy() if lies_on_card(X) else X
+
+
 def sample_of(X: Any) -> Any:
     """One row that has the columns and types of a collection, for validation."""
     if is_frame(X):

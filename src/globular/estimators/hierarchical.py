@@ -17,7 +17,7 @@ from globular.estimators.inputs import Input
 from globular.estimators.kmeans import KMeans
 from globular.estimators.parameters import FROM_ONE, FROM_ZERO, Constraints, one_of
 from globular.estimators.running import Clock
-from globular.model.cells import starts_of
+from globular.model.cells import places_within, starts_of
 from globular.model.history import Record
 from globular.model.statistics import F64, I64
 from globular.seam.answers import Own
@@ -167,8 +167,7 @@ class HierarchicalKMeans(CentroidEstimator):
         for _ in range(self.resample):
             labels, squares = np.asarray(shard.labels), answer(shard, Own(model._centers()), "squares")
             order = np.lexsort((squares, labels))
-            sizes = np.bincount(labels, minlength=k)
-            place = np.arange(len(order)) - np.repeat(starts_of(sizes)[:-1], sizes)
+            place = places_within(np.bincount(labels, minlength=k))
             rows = np.sort(order[place < (self.sample_size or max(1, len(order) // (2 * k)))])
             if len(rows) < k:  # equal rows, of which some clusters have none
                 break
@@ -228,8 +227,7 @@ class HierarchicalKMeans(CentroidEstimator):
         labels = np.asarray(self.labels_)
         mixed = rng.permutation(len(labels))
         mixed = mixed[np.argsort(labels[mixed], kind="stable")]
-        sizes = nodes["size"][: len(self.cluster_centers_)]
-        place = np.arange(len(mixed)) - np.repeat(starts_of(sizes)[:-1], sizes)
+        place = places_within(nodes["size"][: len(self.cluster_centers_)])
         return np.sort(mixed[place < quotas[labels[mixed]]])
 
     def _check_state(self) -> None:

@@ -32,7 +32,7 @@ from globular.algorithms.kmeans.probing import find_labels
 from globular.algorithms.mixtures.missing import IncompleteRows
 from globular.data.blocks import Source, reading, working_dtype
 from globular.data.open import GivenRows, counting_column, is_collection, tell
-from globular.data.sources import choose_rows
+from globular.data.sources import ArraySource, choose_rows
 from globular.errors import DataError, DeviceError
 from globular.estimators.elsewhere import device_for, lies_on_card, sample_of
 from globular.estimators.running import warn_user
@@ -103,11 +103,11 @@ class Weights:
     """Those of the others."""
 
     @classmethod
-    def of(cls, given: F64 | None, at_least: int = 1, *, are_counts: bool = False) -> Weights:
+    def of(cls, given: F64 | None, at_least: int = 1, *, are_counts: bool = False, keep_zeros: bool = False) -> Weights:
         """From weights that are at least 0, and not all 0; those that are numbers of rows have the unit one.
 
         Where fewer rows than `at_least` count, though X has more, they are repeated and the copies share the weight:
-        what wants more clusters than there are rows wants clusters of equal rows.
+        what wants more clusters than there are rows wants clusters of equal rows. With `keep_zeros` all rows count.
         """
         if given is None:
             return cls(None)
@@ -122,7 +122,7 @@ class Weights:
             if not ORDINARY[0] <= (largest := float(given.max())) <= ORDINARY[1]:
                 exponent = int(np.frexp(largest)[1]) - 1
                 weights, unit = np.ldexp(given, -exponent), float(np.ldexp(1.0, exponent))
-        if (weights > 0).all():
+        if keep_zeros or (weights > 0).all():
             return cls(weights, unit)
         rows, zeros = np.flatnonzero(weights > 0), np.flatnonzero(weights == 0)
         wanted = min(at_least, len(weights))
@@ -180,11 +180,12 @@ def open_input(
     n_threads: int | None = None,
     at_least: int = 1,
     are_counts: bool = False,
+    keep_zeros: bool = False,
 ) -> Input:
     """Validate X (and weights) and put a shard over the rows that count. `reset` is True in fit, False in predict.
 
-    `at_least` is the number of rows that a fit needs, `are_counts` says that weights are numbers of rows; see
-    `Weights.of`.
+    `at_least` is the number of rows that a fit needs, `are_counts` says that weights are numbers of rows, `keep_zeros`
+    that rows of weight 0 count, too; see `Weights.of`.
     """
     if not (reset or estimator.__sklearn_is_fitted__()):
         check_is_fitted(estimator)
@@ -207,7 +208,8 @@ def open_input(
         rows = X
     elif are_on_workers(given):
         check(sample_of(X) if source is None else source.take(FIRST))
-        return _open_on_workers(estimator, given, sample_weight, unit_rows, n_threads, card)
+        labelled = keep_zeros or isinstance(estimator, ClusterMixin)  # mixtures ask their rows for no labels
+        return _open_on_workers(given, sample_weight, unit_rows, labelled, n_threads, card)
     elif source is None or (_fits(source) and not on_card):
         rows = check(given.value if source is None else source.whole())
     else:
@@ -228,7 +230,8 @@ def open_input(
         if reset and "feature_names_in_" in vars(estimator):
             _warn_of_ids(estimator, rows)
     n_rows = rows.n_rows if isinstance(rows, Source) else rows.shape[0]
-    weights = Weights.of(check_weights(sample_weight, n_rows), at_least, are_counts=are_counts)
+    checked = check_weights(sample_weight, n_rows)
+    weights = Weights.of(checked, at_least, are_counts=are_counts, keep_zeros=keep_zeros)
     counted = choose_rows(rows, weights.rows)
     shard = over(counted, weights.values, card)
     aside = None if card is None else replace(card, is_fit=False)
@@ -298,12 +301,11 @@ def _fits(source: Source) -> bool:
 
 
 def _open_on_workers(
-    estimator: Any, given: GivenRows, sample_weight: Any, unit_rows: bool, n_threads: int | None, card: Card | None
+    given: GivenRows, sample_weight: Any, unit_rows: bool, labelled: bool, n_threads: int | None, card: Card | None
 ) -> Input:
     """A shard on Dask workers over a collection or files; weights may be a collection or an array."""
     lazy = sample_weight if given.kind == "collection" and is_collection(sample_weight) else None
     weights = None if lazy is not None or sample_weight is None else check_weights(sample_weight, len(sample_weight))
-    labelled = isinstance(estimator, ClusterMixin)  # mixtures ask their rows for no labels
     shard = open_on_workers(
         given, weights, lazy, unit_rows=unit_rows, labelled=labelled, n_threads=n_threads, card=card
     )
@@ -314,6 +316,12 @@ def _open_on_workers(
     if not ORDINARY[0] <= shard.total_weight <= ORDINARY[1]:
         raise ValueError(f"sample_weight adds up to {shard.total_weight:.3g}; on Dask scale it to about 1 per row")
     return Input(shard, working_dtype(shard.dtype), shard.n_rows, shard.n_columns, is_streamed=Need.STAY in shard.lacks)
+
+
+def readable(data: Input) -> Source | Shard:
+    """The rows as this process can read them; those on a card or on workers as their shard."""
+    source = getattr(data.shard, "source", None) if data.matrix is None else ArraySource(data.matrix)
+    return source if isinstance(source, Source) else data.shard
 
 
 def mean_variance(data: Input) -> float:

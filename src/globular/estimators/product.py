@@ -16,11 +16,10 @@ from globular.algorithms.kmeans.pipeline import QUALITIES
 from globular.algorithms.kmeans.rotation import learn_rotation
 from globular.algorithms.seeding.common import evenly_spread_rows
 from globular.data.blocks import Source, working_dtype
-from globular.data.sources import ArraySource
 from globular.estimators.base import Estimator
 from globular.estimators.checks import check_common, check_indices, checked_floats
 from globular.estimators.elsewhere import lazily
-from globular.estimators.inputs import Input
+from globular.estimators.inputs import Input, readable
 from globular.estimators.kmeans import KMeans
 from globular.estimators.parameters import Constraints, one_of
 from globular.estimators.running import Clock
@@ -187,12 +186,10 @@ class ProductKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimator
 
 
 def _source(data: Input) -> Source:
-    """The rows as they can be read here."""
-    if data.matrix is not None:
-        return ArraySource(data.matrix)
-    if not isinstance(data.shard, HostShard):
+    rows = readable(data)
+    if not isinstance(rows, Source):
         raise TypeError("X: ProductKMeans reads its rows in this process; on Dask pass X.compute() or a file")
-    return cast(Source, cast(Any, data.shard).source)
+    return rows
 
 
 def _rotated(rows: Any, rotation: F64 | None, group: NDArray[np.intp]) -> Any:

@@ -15,21 +15,21 @@ from sklearn.utils.validation import check_is_fitted
 from globular.algorithms.kmeans.pipeline import QUALITIES
 from globular.algorithms.kmeans.residual import CodeKeys
 from globular.data.blocks import Source
-from globular.data.open import is_collection
 from globular.data.residuals import Codes
-from globular.data.sources import ArraySource, choose_rows
+from globular.data.sources import choose_rows
 from globular.estimators.base import Estimator
 from globular.estimators.checks import check_common, check_indices, checked_array, checked_floats, whole_number
-from globular.estimators.codes import Coder
-from globular.estimators.elsewhere import lazily
-from globular.estimators.inputs import Input, Weights
+from globular.estimators.codes import Coder, Rows
+from globular.estimators.elsewhere import lazily, on_host, where_x_is
+from globular.estimators.inputs import Input, Weights, readable
 from globular.estimators.kmeans import KMeans
 from globular.estimators.parameters import AUTO, FROM_ONE, FROM_ZERO, Constraints, one_of
 from globular.estimators.running import INTERRUPTED, Clock
 from globular.estimators.validation import check_weights
 from globular.model.history import History, Record
-from globular.model.statistics import F64, I64, Floats
+from globular.model.statistics import F64, I64
 from globular.passes.registry import shard_over
+from globular.seam.shard import Shard
 from globular.threads import resolve_threads
 
 LEVELS = 3
@@ -73,7 +73,7 @@ class ResidualKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimato
     {max_time, random_state, verbose}
     callbacks : callback, callable or list of them, default=None
         See :mod:`globular.callbacks`; they are shown the :class:`KMeans` of each level in turn.
-    {n_threads}
+    {n_threads, device}
 
     Attributes
     ----------
@@ -123,8 +123,10 @@ class ResidualKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimato
     verbose: int = 0
     callbacks: Any = None
     n_threads: int | None = None
+    device: str = "auto"
 
     _kind = "clusters"
+    _keeps_zeros = True
     _constraints: ClassVar[Constraints] = {
         "n_clusters": [FROM_ONE, "array-like"],
         "metric": [one_of("euclidean", "cosine")],
@@ -168,18 +170,23 @@ class ResidualKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimato
         check_is_fitted(self)
         return Coder(self.codebooks_, self._unit_rows, resolve_threads(self.n_threads))
 
+    @property
+    def _card_bytes_per_row(self) -> int:
+        n_columns = getattr(self, "n_features_in_", 0)
+        return super()._card_bytes_per_row + 8 * n_columns  # rows less their code words
+
     def _n_rows_wanted(self) -> int:
         return max(self._sizes)
 
     def _begin(self, X: Any, sample_weight: Any, *, watched: bool) -> Iterator[Record]:
         self._validate_params()
         clock, sizes = Clock(), self._sizes
-        data = self._open(X, None, reset=True)
+        data = self._open(X, sample_weight, reset=True)
         self._check_rows(data)
         self._check_limits(data.n_rows)
         if self.unique:
             CodeKeys(sizes).check(data.n_rows)
-        return self._run(data, clock, watched, check_weights(sample_weight, data.n_rows))
+        return self._run(data, clock, watched, sample_weight)
 
     def _check_limits(self, n_rows: int) -> None:
         if self.max_size is None:
@@ -195,20 +202,21 @@ class ResidualKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimato
                     f"{-(-n_rows // size)}"
                 )
 
-    def _run(self, data: Input, clock: Clock, watched: bool, given: F64 | None = None) -> Iterator[Record]:
-        """K-means level by level, then all codebooks and codes together; `given` are the weights of all rows."""
-        source, random_state, sizes = self._source(data), check_random_state(self.random_state), self._sizes
-        weights = Weights.of(given, max(sizes))
-        counted, coder = choose_rows(source, weights.rows), Coder([], self._unit_rows, resolve_threads(self.n_threads))
+    def _run(self, data: Input, clock: Clock, watched: bool, sample_weight: Any = None) -> Iterator[Record]:
+        """K-means level by level, then all codebooks and codes together."""
+        rows, random_state, sizes = readable(data), check_random_state(self.random_state), self._sizes
+        weights, given, counted = Weights(None, data.unit), None, rows
+        if isinstance(rows, Source):  # rows that lie elsewhere have theirs
+            given = check_weights(sample_weight, data.n_rows)
+            weights = Weights.of(given, max(sizes))
+            counted = choose_rows(rows, weights.rows)
+        coder = Coder([], self._unit_rows, resolve_threads(self.n_threads))
         codes: Codes = np.zeros((counted.n_rows, len(sizes)), dtype=np.min_scalar_type(max(sizes) - 1))
         models = list[KMeans]()
         for level, size in enumerate(sizes):
-            rows: Any = coder.left(counted, codes)
-            if level == 0:  # k-means sees the rows themselves
-                rows = counted if data.matrix is None else counted.whole()
             model = self._level(level, size, random_state)
             model.n_features_in_ = data.n_columns
-            shard = shard_over(rows, weights.values, unit_rows=model._unit_rows, n_threads=coder.n_threads)
+            shard = coder.left(counted, codes, weights.values) if level else self._first(data, counted, weights)
             part = Input(shard, data.dtype, shard.n_rows, data.n_columns, unit=weights.unit, is_streamed=level > 0)
             yield from model._begin_with(part, clock, watched)
             models.append(model)
@@ -220,11 +228,18 @@ class ResidualKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimato
         self.n_iter_ = sum(each.n_iter_ for each in models)
         self.n_distances_ = sum(each.n_distances_ for each in models)
         self.stopped_ = model.stopped_
-        self._finish(coder, source, codes[:, : len(coder.codebooks)], weights, given)
+        self._finish(coder, rows, codes[:, : len(coder.codebooks)], weights, given)
 
-    def _finish(self, coder: Coder, rows: Source, codes: Codes, weights: Weights, given: F64 | None) -> None:
+    def _first(self, data: Input, rows: Rows, weights: Weights) -> Shard:
+        """The rows themselves, which k-means sees in the first level."""
+        if not isinstance(rows, Source):
+            return data.shard
+        given: Any = rows if data.matrix is None else rows.whole()
+        return shard_over(given, weights.values, unit_rows=self._unit_rows, n_threads=resolve_threads(self.n_threads))
+
+    def _finish(self, coder: Coder, rows: Rows, codes: Codes, weights: Weights, given: F64 | None) -> None:
         """Refine what the levels have found, and set the codes and errors of all rows."""
-        if weights.rows is not None and weights.zeros is not None:
+        if isinstance(rows, Source) and weights.rows is not None and weights.zeros is not None:
             some, codes = codes, np.zeros((rows.n_rows, codes.shape[1]), codes.dtype)
             codes[weights.rows] = some
             codes[weights.zeros] = coder.encode(choose_rows(rows, weights.zeros), self.beam)
@@ -238,7 +253,7 @@ class ResidualKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimato
                 coder.refine(rows, codes, scaled)
         self.n_collisions_ = 0 if self.unique else len(CodeKeys(coder.sizes).repeated(codes))
         self.codebooks_, self.codes_ = coder.codebooks, codes
-        self.inertia_per_level_ = coder.errors(rows, codes, given)
+        self.inertia_per_level_ = coder.errors(rows, codes, given) * (weights.unit if given is None else 1.0)
         self.inertia_ = float(self.inertia_per_level_[-1])
 
     def _level(self, level: int, size: int, random_state: np.random.RandomState) -> KMeans:
@@ -251,19 +266,10 @@ class ResidualKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimato
             callbacks=self.callbacks, n_threads=self.n_threads, max_cluster_size=self._limits[level],
         )  # fmt: skip
 
-    def _source(self, data: Input) -> Source:
-        """The rows as they can be read here."""
-        shard: Any = data.shard
-        if data.matrix is not None:
-            return ArraySource(data.matrix)
-        if not isinstance(getattr(shard, "source", None), Source):
-            raise TypeError("X: ResidualKMeans reads its rows in this process; on Dask fit X.compute() or a file")
-        return shard.source
+    def _opened(self, X: Any) -> Rows:
+        return readable(self._open(X, None, reset=False))
 
-    def _opened(self, X: Any) -> Source:
-        return self._source(self._open(X, None, reset=False))
-
-    def encode(self, X: Any, *, beam: int | None = None, unique: bool = False) -> Codes:
+    def encode(self, X: Any, *, beam: int | None = None, unique: bool = False) -> Any:
         """The code of every row of X.
 
         Parameters
@@ -283,24 +289,26 @@ class ResidualKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimato
         >>> len(np.unique(model.encode(X), axis=0)), len(np.unique(model.encode(X, unique=True), axis=0))
         (5, 6)
         """
-        if unique and is_collection(X):
-            raise TypeError("X: chunks on Dask know nothing of each other; for unique=True pass X.compute()")
-        codes: Codes = self.predict(X, beam)
-        if unique:
-            self._coder().make_unique(self._opened(X), codes, beam or self.beam)
-        return codes
+        if not unique:
+            return self.predict(X, beam)
+        rows, coder, beam = self._opened(X), self._coder(), self._checked_beam(beam)
+        codes = coder.encode(rows, beam)
+        coder.make_unique(rows, codes, beam)
+        return where_x_is(X, codes)
 
     @lazily
     def predict(self, X: Any, beam: int | None = None) -> Any:
         """The code of every row of X: `encode` by its names in scikit-learn."""
-        beam = self.beam if beam is None else whole_number("beam", beam)
-        return self._coder().encode(self._opened(X), beam)
+        return where_x_is(X, self._coder().encode(self._opened(X), self._checked_beam(beam)))
+
+    def _checked_beam(self, beam: int | None) -> int:
+        return self.beam if beam is None else whole_number("beam", beam)
 
     transform = predict
 
-    def decode(self, codes: Any) -> Floats:
+    def decode(self, codes: Any) -> Any:
         """What codes (n, n_levels) stand for, (n, n_features); codes of the first levels alone give coarser rows."""
-        return self._coder().decode(codes)
+        return where_x_is(codes, self._coder().decode(on_host(codes)))
 
     inverse_transform = decode
 
@@ -321,9 +329,11 @@ class ResidualKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimato
 
     def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
         """Minus the sum of squared distances of the rows to what their codes stand for (larger is better)."""
-        rows, coder = self._opened(X), self._coder()
-        weights = check_weights(sample_weight, rows.n_rows)
-        return -float(coder.errors(rows, coder.encode(rows, self.beam), weights)[-1])
+        data, coder = self._open(X, sample_weight, reset=False), self._coder()
+        rows = readable(data)
+        weights = check_weights(sample_weight, rows.n_rows) if isinstance(rows, Source) else None
+        error = coder.errors(rows, coder.encode(rows, self.beam), weights)[-1]
+        return -float(error) * (1.0 if isinstance(rows, Source) else data.unit)
 
     @property
     def cluster_sizes_(self) -> list[I64]:

@@ -96,6 +96,12 @@ def median_center(centers: F64) -> F64:
     return median
 
 
+def places_within(sizes: ArrayLike) -> NDArray[np.intp]:
+    """The place of every row within its cluster, from 0, where rows are in the order of clusters of these sizes."""
+    starts = starts_of(sizes)
+    return np.arange(starts[-1]) - np.repeat(starts[:-1], np.diff(starts))
+
+
 def starts_of(sizes: ArrayLike) -> NDArray[np.int64]:
     """Where things of these sizes begin when they lie one behind the other, and where the last ends: (n + 1, …)."""
     sizes = np.asarray(sizes, dtype=np.int64)

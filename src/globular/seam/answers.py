@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,8 +20,8 @@ from globular.seam.passes import Pass
 class Answer(Pass[list[Any]]):
     """What a fitted model says of every row: arrays for consecutive rows, to be joined (see `answer`).
 
-    `model` is a mixture of any family, an infinite one, `Truncated`, `LowRank`, `Blurred`, `Centers`, `Nearest` or
-    `Own`; who carries the pass out is chosen by its type, and knows what can be wanted of it.
+    `model` is a mixture of any family, an infinite one, `Truncated`, `LowRank`, `Blurred`, `Centers`, `Nearest`,
+    `Own` or `Coding`; who carries the pass out is chosen by its type, and knows what can be wanted of it.
     """
 
     model: Any
@@ -60,6 +61,30 @@ class Own:
     """Centres to be asked for the "squares" ‖x − μ‖² of every row and the centre of its label."""
 
     centers: F64
+
+
+CODED_AT_ONCE = 1 << 23
+"""Numbers that a block of rows keeps in all branches of its beam; larger = larger products, and more memory."""
+
+
+@dataclass(frozen=True, eq=False)
+class Coding:
+    """Codebooks to be asked for the `n_codes` best "codes" of every row that a beam finds, (N, n, L).
+
+    The closest come first; there are fewer than `n_codes` where no more exist. Each codebook describes what those
+    before it leave of the rows.
+    """
+
+    books: Sequence[NDArray[Any]]
+    beam: int
+    n_codes: int = 1
+
+    @property
+    def rows_at_once(self) -> int:
+        """Rows whose codes are looked for at once."""
+        sizes = [len(book) for book in self.books]
+        width = min(max(self.beam, self.n_codes), max(sizes))
+        return max(1, CODED_AT_ONCE // (self.beam * (2 * self.books[0].shape[1] + 3 * width)))
 
 
 @dataclass(frozen=True, eq=False)

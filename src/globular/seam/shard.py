@@ -7,7 +7,7 @@ shards (`split`), on data larger than memory (`stream`) and on other machines (`
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from threading import Lock
 from typing import Any
 
@@ -121,6 +121,14 @@ class Shard(ABC):
 
         It sees the rows as they are given: they are not scaled again, and may stay in float32.
         """
+
+    def left(self, codes: NDArray[Any], books: Sequence[NDArray[Any]]) -> Shard:
+        """A shard of what code words leave of the rows, of unit length before that if the metric is the cosine.
+
+        `codes` (N, L) has a column for each of the codebooks; without columns the rows themselves are left. Per-row
+        state begins anew. A shard over other machines may become the new one itself, until it is asked again.
+        """
+        raise UnsupportedPassError(f"{type(self).__name__} cannot subtract code words; fit on X.compute() or a file")
 
     @cached_property
     def _moments(self) -> tuple[F64, F64]:

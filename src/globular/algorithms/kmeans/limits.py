@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from globular.algorithms.kmeans.cells import EXACT_UP_TO, draw_cells, graph_by_cells
 from globular.algorithms.kmeans.centers import update_centers
 from globular.algorithms.kmeans.swaps import cost_of_joining, matched_swaps
+from globular.model.cells import places_within
 from globular.model.graph import Graph
 from globular.model.statistics import F64
 from globular.seam.answers import Nearest, Own
@@ -31,10 +32,10 @@ from globular.seam.shard import Shard, answer
 CHOICES, ALL_CHOICES = (16, 64), 1 << 21
 """Fewest and most centres that a row may go to, and about how many all rows may together; larger = less error for rows
 in hundreds of columns, and 20 bytes each."""
-GRAPH, ALL_AMONG = 32, 256
-"""Centres close to a centre, among which its rows choose, and the number of centres up to which they choose among all;
-larger = more distances."""
-MOST_ROUNDS, LEAST_GAIN, LEAST_MOVED = 10, 3e-3, 1e-2
+GRAPH, FEW, ALL_AMONG = 32, 8, 256
+"""Centres close to a centre among which its rows choose, those before transport, and the number of centres up to which
+rows choose among all; larger = more distances."""
+MOST_ROUNDS, LEAST_GAIN, LEAST_MOVED = 10, 6e-3, 1e-2
 """Rounds before transport, and with it; the share of the error that one has to gain, or of the centres that have to
 move. Otherwise it is the last. More rounds, or smaller shares = less error."""
 
@@ -49,9 +50,9 @@ def n_choices(n_rows: int, n_clusters: int) -> int:
     return min(n_asked(n_clusters), int(np.clip(ALL_CHOICES // n_rows, *CHOICES)))
 
 
-def n_asked(n_clusters: int) -> int:
+def n_asked(n_clusters: int, width: int = GRAPH) -> int:
     """Centres that a row measures its distance to."""
-    return GRAPH if n_clusters > ALL_AMONG else n_clusters
+    return width if n_clusters > ALL_AMONG else n_clusters
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +94,10 @@ def keep_limits(
         centers, n_moved = means, 0
         if may_swap and gain > 0:
             sent = found, closest, own - costs[:, 0]
-            centers, closest, n_moved = _swapped(shard, means, graph, sent, most, unit=unit)
+            swapped = _swapped(shard, means, graph, sent, most, unit=unit)
+            may_swap = 2 * swapped[2] > LEAST_MOVED * len(centers)  # few are hardly ever worth a round
+            if may_swap:
+                centers, closest, n_moved = swapped
         elif may_swap:  # centres that moved did not pay
             centers, closest, may_swap, gain = best, labels, False, np.inf
         is_settled = gain <= LEAST_GAIN * error and n_moved <= LEAST_MOVED * len(centers)
@@ -109,11 +113,11 @@ def _spread(
     """Centres moved to where clusters have no room, as if rows went to their second choice; distances looked at."""
     n_distances = 0
     for _ in range(MOST_ROUNDS):
-        near, squares, graph = _choices(shard, centers, closest, 2)
+        near, squares, graph = _choices(shard, centers, closest, 2, FEW)
         sent = _overflowing(near, squares * weights[:, None], most)
         shard.run(TakeLabels(sent[0]))
         centers, closest, n_moved = _swapped(shard, centers, graph, sent, most, unit=unit)
-        n_distances += len(near) * n_asked(len(centers))
+        n_distances += len(near) * n_asked(len(centers), FEW)
         if n_moved <= LEAST_MOVED * len(centers) or time.perf_counter() > ends:
             break
     return centers, closest, n_distances
@@ -122,10 +126,9 @@ def _spread(
 def _overflowing(near: Labels, costs: F64, most: int) -> tuple[Labels, Labels, F64]:
     """Labels with second choices for rows that a cluster has no room for; the first choices, and what rows lose."""
     closest, losses = near[:, 0], costs[:, 1] - costs[:, 0]
-    order = np.lexsort((-losses, closest))
-    sizes = np.bincount(closest)
-    place = np.arange(len(order)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-    away = order[place >= most]
+    rows = np.flatnonzero((np.bincount(closest) > most)[closest])
+    order = rows[np.lexsort((-losses[rows], closest[rows]))]
+    away = order[places_within(np.bincount(closest[rows])) >= most]
     labels, lost = closest.copy(), np.zeros(len(closest))
     labels[away], lost[away] = near[away, 1], losses[away]
     return labels, closest.copy(), lost
@@ -164,12 +167,12 @@ def _swapped(
     return at_home, names[closest], len(split)
 
 
-def _choices(shard: Shard, centers: F64, closest: Labels, n: int) -> tuple[Labels, F64, Graph]:
+def _choices(shard: Shard, centers: F64, closest: Labels, n: int, width: int = GRAPH) -> tuple[Labels, F64, Graph]:
     """For every row its n closest centres and their squared distances, and for every centre the closest others."""
     C = len(centers)
     cells = draw_cells(shard, centers, np.random.default_rng(0)) if C > EXACT_UP_TO else None
     shard.run(TakeLabels(closest))
-    graph = graph_by_cells(shard, centers, cells, GRAPH)
+    graph = graph_by_cells(shard, centers, cells, width)
     found = answer(shard, Nearest(centers, n, graph if C > ALL_AMONG else None), "nearest")
     return found["center"].copy(), found["square"].copy(), graph
 

@@ -4,6 +4,7 @@ from globular.passes.cpu import (  # they register
     answer,
     assign,
     by_column,
+    codes,
     columns,
     expect,
     few_rows,
@@ -20,6 +21,6 @@ from globular.passes.cpu import (  # they register
 from globular.passes.cpu.shard import CpuShard
 
 __all__ = [
-    "CpuShard", "answer", "assign", "by_column", "columns", "expect", "few_rows", "graph", "line", "nearest", "project",
-    "seeds", "sparse_seeds", "sums", "swaps", "transport",
+    "CpuShard", "answer", "assign", "by_column", "codes", "columns", "expect", "few_rows", "graph", "line", "nearest",
+    "project", "seeds", "sparse_seeds", "sums", "swaps", "transport",
 ]  # fmt: skip

@@ -27,7 +27,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, cast
 
 import numpy as np
-from numpy.typing import DTypeLike
+from numpy.typing import DTypeLike, NDArray
 
 from globular.errors import DataError, GlobularError
 from globular.model.statistics import F64
@@ -85,6 +85,8 @@ class DaskShard(SideBySide):
         self.n_threads = resolve_threads(n_threads)
         self._unit_rows, self._labelled, self._threads_wanted = unit_rows, labelled, n_threads
         self._weights, self._card = weights, card
+        self._codes: NDArray[Any] | None = None
+        self._books: Sequence[NDArray[Any]] = ()
         threads = self.cluster.wait_for_workers()
         clients = self.cluster.sync(self.cluster.of_scheduler, client_ids)
         if clients is not None:  # what clients that are gone have left behind is forgotten
@@ -97,6 +99,15 @@ class DaskShard(SideBySide):
     @property
     def labels(self) -> Labels:
         return cast(Labels, RemoteLabels(self))
+
+    def left(self, codes: NDArray[Any], books: Sequence[NDArray[Any]]) -> DaskShard:
+        """See `Shard.left`: this shard is the new one, whose parts are made anew over the rows that workers hold."""
+        n_changes, self.log = self.log.n_changes, Log()
+        self.log.n_changes, self._codes, self._books = n_changes, codes, list(books)
+        for known in ("_moments", "_spreads"):
+            vars(self).pop(known, None)
+        self._make_all()
+        return self
 
     # --- asking --------------------------------------------------------------------------------------------------
 
@@ -176,7 +187,7 @@ class DaskShard(SideBySide):
         self.n_repairs += 1
         logger.warning("%d of %d parts were lost with their worker: making them again", len(lost), len(self.owners))
         self._load(lost)
-        self._make(lost)
+        self._make(lost, -self.n_repairs)
         again = [change.work for change in self.log.changes if change.work is not work]
         centers = self.log.first_centers() if self.log.is_cut else None
         if centers is not None:
@@ -209,8 +220,11 @@ class DaskShard(SideBySide):
             )
         self.n_columns = max(info.n_columns for info in self._rows)
         self.dtype: np.dtype[Any] = np.result_type(np.uint8, *{info.dtype for info in self._rows})
-        infos = self._make(range(len(kept)))
-        self._parts = [infos[number] for number in range(len(kept))]
+        self._make_all()
+
+    def _make_all(self) -> None:
+        infos = self._make(range(len(self.partitions)), self.log.n_changes)
+        self._parts = [infos[number] for number in range(len(self.partitions))]
 
     def _load(self, numbers: Iterable[int]) -> dict[int, RowsInfo]:
         """Have the rows of these parts loaded by their workers, or by others where those are gone."""
@@ -237,12 +251,14 @@ class DaskShard(SideBySide):
                 self.owners[number] = address
                 load[address] += 1 / threads[address]
 
-    def _make(self, numbers: Iterable[int]) -> dict[int, PartInfo]:
+    def _make(self, numbers: Iterable[int], version: int) -> dict[int, PartInfo]:
         """Have shards laid over loaded rows; what was lost in between is loaded again."""
         infos: dict[int, PartInfo] = {}
         missing = set(numbers)
         for _ in range(MAX_ATTEMPTS):
-            infos |= self._ask_owners(workers.make_parts, {number: self._options(number) for number in missing})
+            infos |= self._ask_owners(
+                workers.make_parts, {number: self._options(number, version) for number in missing}
+            )
             missing -= infos.keys()
             if not missing:
                 return infos
@@ -267,11 +283,13 @@ class DaskShard(SideBySide):
                 found |= said
         return found
 
-    def _options(self, number: int) -> PartOptions:
-        weights = None if self._weights is None else self._weights[self._first(number) : int(self._ends[number])]
+    def _options(self, number: int, version: int) -> PartOptions:
+        own = slice(self._first(number), int(self._ends[number]))
+        weights = None if self._weights is None else self._weights[own]
+        codes = None if self._codes is None else self._codes[own]
         return PartOptions(
             self.partitions[number].number, self._rows[number].n_rows, self._first(number), weights, self._unit_rows,
-            self._labelled, self._threads_wanted, self._card, -self.n_repairs,
+            self._labelled, self._threads_wanted, self._card, codes, self._books, version,
         )  # fmt: skip
 
 

@@ -19,11 +19,13 @@ from itertools import pairwise
 from typing import Any, cast
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy import sparse
 
 from globular.data.blocks import Matrix, check_finite, check_table
 from globular.data.formats import open_path
 from globular.data.open import Files, as_source
+from globular.data.residuals import Codebooks, Residuals
 from globular.data.sources import RowRange, checked_csr, choose_rows
 from globular.errors import DataError
 from globular.model.statistics import F64
@@ -183,6 +185,10 @@ class PartOptions:
     """None takes the worker's threads."""
     card: Card | None
     """The cards of the worker on which the rows are to lie, if it is not to compute itself."""
+    codes: NDArray[Any] | None
+    """Columns of code words that are subtracted from the rows; None where the rows are as they are."""
+    books: Codebooks
+    """The codebooks that they are words of."""
     version: int
     """What its state counts as: 0 for new data, −r for a part that was made in the r-th repair and has to catch up."""
 
@@ -201,7 +207,7 @@ class _Host:
 
     client_id: str
     raw: dict[int, tuple[Matrix | RowRange, F64 | None]] = field(default_factory=dict)
-    """Rows and weights that were loaded, by partition, until a part is made from them."""
+    """Rows and weights by partition, of which parts are made, maybe more than once."""
     parts: dict[int, Shard] = field(default_factory=dict)
     versions: dict[int, int] = field(default_factory=dict)
     """How many changes the state of each part has seen; negative while it catches up."""
@@ -307,15 +313,20 @@ async def make_parts(
 
 
 def _make_part(host: _Host, number: int, options: PartOptions, worker: Any) -> PartInfo:
-    rows, own_weights = host.raw.pop(options.partition)
+    rows, own_weights = host.raw[options.partition]
     if _describe(rows).n_rows != options.n_rows:
         raise DataError("X: a partition that was made again has another number of rows; its source has changed")
     weights = own_weights if options.weights is None else options.weights
     if weights is not None and not options.labelled:
         rows = _rows_that_count(rows, weights)
-    n_threads = options.n_threads or worker.state.nthreads
+        host.raw[options.partition] = rows, own_weights
+    n_threads, unit_rows = options.n_threads or worker.state.nthreads, options.unit_rows
+    seen: Any = rows
+    if options.codes is not None:
+        seen = Residuals(as_source(rows), options.codes, options.books, unit_rows=unit_rows, n_threads=n_threads)
+        unit_rows = False
     shard = shard_over(
-        rows, weights, unit_rows=options.unit_rows, n_threads=n_threads, first_row=options.first_row, card=options.card
+        seen, weights, unit_rows=unit_rows, n_threads=n_threads, first_row=options.first_row, card=options.card
     )
     host.parts[number], host.versions[number] = shard, options.version
     return PartInfo(shard.total_weight, dict(shard.lacks))

@@ -322,6 +322,11 @@ def _as_arrays(function: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
+def _take_along_axis(arr: Any, indices: Any, axis: int) -> Any:
+    values, places = _tensors([arr, indices], _device_of([arr, indices]))
+    return DeviceArray(torch.take_along_dim(values, places.long(), dim=axis))
+
+
 _IN_PLACE = {np.copyto, np.put, np.place, np.putmask, np.put_along_axis}
 _FUNCTIONS: dict[Any, Callable[..., Any]] = {
     np.einsum: _einsum,
@@ -347,6 +352,7 @@ _FUNCTIONS: dict[Any, Callable[..., Any]] = {
     np.flatnonzero: lambda a: DeviceArray(torch.nonzero(a.tensor.reshape(-1))[:, 0]),
     np.zeros_like: lambda a: DeviceArray(torch.zeros_like(a.tensor)),
     np.empty_like: lambda a: DeviceArray(torch.empty_like(a.tensor)),
+    np.take_along_axis: _take_along_axis,
     np.sum: lambda a, axis=None: a.sum(axis),
     np.mean: lambda a, axis=None: a.mean(axis),
 }

@@ -88,6 +88,10 @@ class CardsShard(SideBySide):
         """Beside the first part."""
         return self._parts[0].local(rows, weights)
 
+    def left(self, codes: NDArray[Any], books: Sequence[NDArray[Any]]) -> CardsShard:
+        cuts = zip(self._parts, [0, *self._ends], self._ends, strict=False)
+        return CardsShard([part.left(codes[begin:end], books) for part, begin, end in cuts])
+
     def subset(self, indices: Index) -> TorchShard:  # type: ignore[override]
         """On the first card, in the type of the rows."""
         numbers = np.asarray(indices)

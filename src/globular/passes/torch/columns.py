@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any, cast
 
 import numpy as np
 import torch
 
 from globular.model.statistics import F64, ColumnMoments
+from globular.passes.cpu.codes import best_codes
 from globular.passes.torch.plain import blocks, seen
 from globular.passes.torch.shard import CardShard, TorchShard
-from globular.seam.answers import NEAREST, Answer, Centers, Nearest, Own
+from globular.seam.answers import NEAREST, Answer, Centers, Coding, Nearest, Own
 from globular.seam.passes import Extremes, Moments, Project
+from globular.threads import even_ranges
 
 
 @TorchShard.implements(Moments)
@@ -77,6 +80,18 @@ def distances(shard: TorchShard, work: Answer) -> list[Any]:
         values = 1.0 - torch.nn.functional.normalize(rows, dim=1) @ centers.T if by_angle else _distances(rows, centers)
         found[block] = values.cpu().numpy()
     return [found]
+
+
+@CardShard.implements(Answer, Coding)
+def codes(shard: CardShard, work: Answer) -> list[Any]:
+    """The codes of all rows; words and what they leave stay on the card."""
+    books = [shard.give(shard.tensor(book, shard.exact)) for book in work.model.books]
+    coding, found = replace(work.model, books=books), list[Any]()
+    for part in cast(Iterator[TorchShard], shard.parts()):
+        for begin, end in even_ranges(part.n_rows, coding.rows_at_once):
+            rows = shard.give(seen(part.x, part.scales, part.exact, slice(begin, end)))
+            found.append(best_codes(part.local, rows, coding))
+    return found
 
 
 @TorchShard.implements(Answer, Own)

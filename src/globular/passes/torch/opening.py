@@ -18,6 +18,7 @@ import numpy as np
 import torch
 
 from globular.data.blocks import Source, working_dtype
+from globular.data.residuals import Residuals
 from globular.data.sources import ArraySource, RowRange, check_rows
 from globular.data.streamed import starts_of_segments
 from globular.errors import DataError, DeviceError, MemoryBudgetError
@@ -72,6 +73,12 @@ class StreamedShard(CardShard):
             first = self.first_row + begin
             yield TorchShard(rows, weights, unit_rows=self._unit_rows, state=state, first_row=first)
         self._checked = True
+
+    def left(self, codes: Any, books: Any) -> StreamedShard:
+        """See `Shard.left`: words are subtracted before rows are copied to the card."""
+        threads = default_threads()
+        left = Residuals(self._source, codes, books, unit_rows=self._unit_rows, n_threads=threads)
+        return StreamedShard(left, self.w, self.device)
 
     def _read(self, spans: Sequence[tuple[int, int]]) -> Iterator[tuple[int, Any]]:
         """The number of the first row of every part, and its rows in memory that the card fetches from by itself."""

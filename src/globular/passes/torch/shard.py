@@ -12,7 +12,7 @@ launches as one. Where rows are few a pass is bound by the host, and recorded it
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from threading import Lock
@@ -389,6 +389,19 @@ class TorchShard(CardShard):
         if self.w is None and self.scales is not None:
             return torch.ones(self.n_rows, dtype=torch.float64, device=self.device)
         return self.w
+
+    def left(self, codes: Any, books: Sequence[Any]) -> TorchShard:
+        """See `Shard.left`: a copy on the card, unless nothing is subtracted."""
+        if not len(books):
+            return TorchShard(self.x, self.w, scales=self.scales, first_row=self.first_row)
+        words = [self.tensor(book, self.exact) for book in books]
+        numbers = self.tensor(np.asarray(codes, dtype=np.int64), torch.int64)
+        x = torch.empty((self.n_rows, self.n_columns), dtype=self.exact, device=self.device)
+        for block in blocks(self.n_rows, self.n_columns):
+            x[block] = seen(self.x, self.scales, self.exact, block)
+            for level, book in enumerate(words):
+                x[block] -= book[numbers[block, level]]
+        return TorchShard(x, self.w, first_row=self.first_row)
 
     def take_tensor(self, indices: Any) -> Any:
         """Some rows as the passes see them, float64."""

@@ -41,6 +41,7 @@ from experiments.kurihara2006.fits import (
     TOL,
     algorithms,
     energy_ratio,
+    fingerprint,
     on_rows,
     priors,
     run,
@@ -147,7 +148,7 @@ def measure(config: Config, factorisation: str) -> dict[str, Any]:
             "agreement": float(normalized_mutual_info_score(corpus.groups, labels)),
             "clusters": _largest(labels, corpus),
         }
-    found["when"], found["asked"] = provenance(), config.n_documents
+    found |= {"when": provenance(), "asked": config.n_documents, "fingerprint": fingerprint()}
     return found
 
 

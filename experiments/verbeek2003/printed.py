@@ -34,7 +34,7 @@ numbers."""
 DEPTH = 2
 DEEPER = 6
 """Depth of the first cells, 64 of them, with which the sweeps are run again."""
-GRID = {"depth": (2, 4, 6, 8), "tol": (1e-4, 1e-5, 1e-6, 1e-7)}
+GRID = {"depth": (2, 4, 6, 8), "tol": (1e-4, 1e-5, 1e-6)}
 """What is varied on the default problem: the depth of the first cells, and the tolerance of Chunky EM."""
 MOST_ITERATIONS = 100_000
 

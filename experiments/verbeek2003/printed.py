@@ -14,6 +14,7 @@ import itertools
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ import numpy as np
 from experiments.common import Band, markdown_table, provenance, read_results, save_figure, update_report, write_results
 from experiments.verbeek2003 import HEADING
 from experiments.verbeek2003.figure2 import TITLES, Config, chosen_sweeps
-from experiments.verbeek2003.fits import Problem, Rows, draw, kmeans_start, loss
+from experiments.verbeek2003.fits import Problem, Rows, Sample, draw, kmeans_start, loss
 from experiments.verdicts import Claim, Setup, claims_table, in_band, said, tally
 from globular import ChunkyGaussianMixture, GaussianMixture
 from globular.algorithms.mixtures.chunky import LEAF_SIZE
@@ -107,12 +108,19 @@ class Comparison:
     chunky_loss: float
 
 
-def compare(problem: Problem, seed: int, *, tol: float = TOL, depth: int = DEPTH) -> Comparison:
-    """One data set."""
+@lru_cache(maxsize=1)
+def begin(problem: Problem, seed: int) -> tuple[Sample, GaussianMixture, Fit]:
+    """A data set, the start of both algorithms, and what EM makes of it."""
     sample = draw(problem, seed)
     found = kmeans_start(sample.rows, problem.k, seed)
     start = GaussianMixture.from_parameters(found.weights, found.means, found.covariances)
-    exact, cells = em_as_printed(sample.rows, start), chunky_as_printed(sample.rows, start, tol, depth)
+    return sample, start, em_as_printed(sample.rows, start)
+
+
+def compare(problem: Problem, seed: int, *, tol: float = TOL, depth: int = DEPTH) -> Comparison:
+    """One data set."""
+    sample, start, exact = begin(problem, seed)
+    cells = chunky_as_printed(sample.rows, start, tol, depth)
     return Comparison(
         exact.operations, cells.operations, exact.n_iterations, cells.n_iterations, cells.n_cells,
         loss(sample.generator, sample.test), exact.loss(sample.test), cells.loss(sample.test),
@@ -139,9 +147,11 @@ def measure(config: Config, kept: dict[str, Any], n_runs: int) -> Iterator[None]
         (("grid", f"{depth}", f"{tol:g}"), config.problem, {"depth": depth, "tol": tol})
         for depth, tol in itertools.product(*GRID.values())
     ]
+    for (name, first, second), *_ in tasks:
+        kept.setdefault(name, {}).setdefault(first, {}).setdefault(second, [])
+    tasks.sort(key=lambda task: str(task[1]))  # what they have in common is made once
     for seed, ((name, first, second), problem, how) in itertools.product(range(n_runs), tasks):
-        runs = kept.setdefault(name, {}).setdefault(first, {}).setdefault(second, [])
-        if len(runs) <= seed:
+        if len(runs := kept[name][first][second]) <= seed:
             runs.append({key: round(float(one), 6) for key, one in asdict(compare(problem, seed, **how)).items()})
             yield
 
@@ -215,8 +225,8 @@ def claims(found: Mapping[str, Sweep], deeper: Mapping[str, Sweep]) -> list[Clai
 
 def section(config: Config, kept: Mapping[str, Any], picture: str) -> str:
     """A table for every sweep."""
-    found: Mapping[str, Sweep] = kept["sweeps"]
-    base, asked = config.problem, claims(found, kept["deeper"])
+    found, deeper, grid = kept["sweeps"], kept["deeper"], kept["grid"]
+    base, asked = config.problem, claims(found, deeper)
     setup = Setup(
         command="verbeek2003.printed",
         data=f"random mixtures; {base.N:,} rows, {base.d} dimensions, {base.k} components, separation {base.c:g} "
@@ -256,11 +266,11 @@ def section(config: Config, kept: Mapping[str, Any], picture: str) -> str:
     parts += [
         f"The default problem by the depth of the first cells and by the tolerance of Chunky EM (EM's stays {TOL:g}): "
         "chunky − EM in nats a row with its standard error, speed-up in operations, and cells at the end. EM − "
-        f"generator is {_nats(next(iter(kept['grid']['2'].values())), 'em', 'generator')}. Finer tolerances alone do "
+        f"generator is {_nats(next(iter(grid['2'].values())), 'em', 'generator')}. Finer tolerances alone do "
         "not bring back what four cells have lost.",
         markdown_table(
-            ("first cells at depth", *(f"tolerance {tol}" for tol in next(iter(kept["grid"].values())))),
-            [[depth, *map(_entry, row.values())] for depth, row in kept["grid"].items()],
+            ("first cells at depth", *(f"tolerance {tol}" for tol in grid["2"])),
+            [[depth, *map(_entry, row.values())] for depth, row in grid.items()],
         ).rstrip(),
         f"All problems again with first cells at depth {DEEPER}:",
         markdown_table(
@@ -268,11 +278,11 @@ def section(config: Config, kept: Mapping[str, Any], picture: str) -> str:
             [
                 [f"{TITLES[letter]} {float(value):,g}", f"{speedup(runs):.2f}", _nats(runs, "chunky", "em"),
                  _nats(runs, "em", "generator"), str(len(runs))]
-                for letter, sweep in kept["deeper"].items()
+                for letter, sweep in deeper.items()
                 for value, runs in sweep.items()
             ],
         ).rstrip(),
-    ] if kept["grid"] else []  # fmt: skip
+    ] if grid else []  # fmt: skip
     missing = [TITLES[letter] for letter in config.sweeps if letter not in found]
     parts += [f"Not run: sweeps over {', '.join(missing)}."] if missing else []
     return "\n\n".join([*parts, claims_table(asked), tally(asked)])

@@ -77,7 +77,7 @@ class Record:
         short = [] if isinstance(wanted, str) else [(n, wanted[name]) for name, n in self.runs.items()]
         short = [(n, of) for n, of in short if n < of]
         fewest = f"{min(short)[0]} of {min(short)[1]} runs" if short else ""
-        return "; ".join(filter(None, [self.stale and "numbers of older code", fewest, *self.missing]))
+        return "; ".join(filter(None, [self.stale and "stale numbers", fewest, *self.missing]))
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,7 +33,7 @@ def test_complete_follows_from_runs_parts_and_marks() -> None:
     assert whole.complete and not whole.lacks
     for changes, why in (
         ({"runs": {"a": 5, "b": 4}}, "4 of 5 runs"), ({"missing": ("sofia",)}, "sofia"),
-        ({"stale": "a was 1 and is 2 now"}, "numbers of older code"), ({"runs": {}}, ""),
+        ({"stale": "a was 1 and is 2 now"}, "stale numbers"), ({"runs": {}}, ""),
     ):  # fmt: skip
         assert not (changed := replace(whole, **changes)).complete and why == changed.lacks
     assert replace(whole, paper_runs=records.UNKNOWN, runs={"a": 1}).complete
@@ -44,7 +44,7 @@ def test_a_stale_mark_takes_an_item_off_the_complete_ones(monkeypatch: pytest.Mo
     assert overview.complete(item)
     (record,) = overview.own_records(item)
     monkeypatch.setattr(overview, "read_record", lambda section: replace(record, stale="older"))
-    assert not overview.complete(item) and "numbers of older code" in overview.page()
+    assert not overview.complete(item) and "stale numbers" in overview.page()
 
 
 def test_marks_come_and_go(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:

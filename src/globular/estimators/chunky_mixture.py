@@ -148,9 +148,7 @@ class ChunkyGaussianMixture(ConditionalMixture):
         if self.polish is True and data.matrix is None and self._C_prime is not None:
             raise ValueError("polish=True with n_candidates needs the rows in memory, X is streamed; set polish=False")
         if self._is_printed and (self.polish is True or isinstance(self.n_candidates, int)):
-            raise ValueError(
-                "refinement='printed' has neither polish=True nor n_candidates; leave them, or take 'best_first'"
-            )
+            raise ValueError("refinement='printed' takes neither polish=True nor n_candidates; 'best_first' does")
 
     def _most_bytes(self, data: Input) -> None:
         check_tree(data, self.covariance_type)

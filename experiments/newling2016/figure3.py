@@ -120,17 +120,17 @@ def section(kept: Mapping[str, Any], picture: str) -> str:
 
 
 def ahead(curves: Mapping[str, Sequence[Curve]], first: str, second: str, seconds: float) -> float:
-    """Energies of the second above those of the first at one time, mean over the runs in standard errors of it."""
+    """Energies of the second above those of the first at one time, the mean in its standard errors; 0 for one run."""
     times = np.array([seconds])
     pairs = zip(curves[first], curves[second], strict=True)
     gaps = np.array([float(two.at(times)[0] - one.at(times)[0]) for one, two in pairs])
     error = float(gaps.std(ddof=1)) / np.sqrt(len(gaps)) if len(gaps) > 1 else 0.0
-    return float(gaps.mean()) / error if error else float("nan")
+    return float(gaps.mean()) / error if error else 0.0
 
 
 def decided(z: float) -> bool | None:
-    """Whether a mean difference is above zero; None within two standard errors, or where there are none."""
-    return None if not abs(z) > SURE else z > 0
+    """Whether a mean difference is above zero; None within two standard errors."""
+    return None if abs(z) <= SURE else z > 0
 
 
 def claims(name: str, entry: Mapping[str, Any]) -> list[Claim]:

@@ -26,9 +26,7 @@ from experiments.common import Band, markdown_table, parser, provenance, read_re
 from experiments.newling2016 import HEADING, REPORT
 from experiments.newling2016.problems import PAPERS, PROBLEMS
 from experiments.verdicts import Claim, Setup, claims_table, in_band, tally
-from globular.algorithms.kmeans.nested import NestedOptions, nested_kmeans
-from globular.algorithms.steps import last_step
-from globular.passes.cpu import CpuShard
+from globular import NestedMiniBatchKMeans
 from globular.threads import resolve_threads
 
 PUBLISHED = {"infmnist": (12.4, 20.6), "newsgroups": (15.2, 63.6)}
@@ -46,12 +44,13 @@ class Timing:
     processor: float
 
 
-def ours(X: Any, start: Any, b: int, epochs: int, threads: int) -> Callable[[], Any]:
-    """mbatch as a setting."""
-    options = NestedOptions(b, nested=False, remove_old=False, bounds=None, max_epochs=epochs)
-    centers = start.astype(np.float64)
-
-    return lambda: last_step(nested_kmeans(CpuShard(X, n_threads=threads), centers, options, np.random.default_rng(0)))
+def ours(X: Any, start: Any, b: int, epochs: int, threads: int) -> Callable[[], NestedMiniBatchKMeans]:
+    """mbatch by its name."""
+    model = NestedMiniBatchKMeans(
+        len(start), algorithm="mbatch", init=start, n_init=1, batch_size=b, max_iter=epochs, max_no_improvement=None,
+        search="exact", compute_labels=False, random_state=0, n_threads=threads,
+    )  # fmt: skip
+    return lambda: model.fit(X)
 
 
 def problem(name: str, k: int, b: int, n_rows: int | None) -> tuple[Any, Any, int]:
@@ -65,11 +64,11 @@ def problem(name: str, k: int, b: int, n_rows: int | None) -> tuple[Any, Any, in
 def fingerprint() -> float:
     """The energy that our fit of the sparse set ends at: seconds alone do not tell what was computed."""
     X, start, epochs = problem("newsgroups", K, B, None)
-    return float(ours(X, start, B, epochs, 1)().objective)
+    return ours(X, start, B, epochs, 1)().inertia_
 
 
 def theirs(X: Any, start: Any, b: int, epochs: int) -> Callable[[], Any]:
-    """The same of scikit-learn."""
+    """The same by scikit-learn."""
     model = MiniBatchKMeans(
         len(start), init=start, n_init=1, batch_size=b, max_iter=epochs, max_no_improvement=None, tol=0.0,
         reassignment_ratio=0.0, compute_labels=False, random_state=0,
@@ -98,7 +97,7 @@ def measure(name: str, k: int, b: int, n_runs: int, n_rows: int | None, threads:
                 best[library] = Timing(min(known.wall, found.wall), min(known.processor, found.processor))
     return {
         "n_rows": X.shape[0], "k": k, "b": b, "runs": n_runs, "threads": threads, "provenance": provenance(),
-        "energy": float(runs["ours"]().objective),
+        "energy": runs["ours"]().inertia_,
         **{key: {"wall": t.wall / epochs, "processor": t.processor / epochs} for key, t in best.items()},
     }  # fmt: skip
 

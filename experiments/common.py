@@ -145,10 +145,10 @@ def write_results(path: Path, results: Mapping[str, Any]) -> None:
 
 
 def provenance() -> str:
-    """One line: when, on which processor, with how many threads and which version."""
+    """One line: when, on which processor, with how many threads and of which commit, or else version."""
     machine = describe_machine()
-    threads = resolve_threads(None)
-    return f"{machine.date[:10]}, {machine.machine}, {threads} threads, globular {machine.globular_version}"
+    code = f"at commit {machine.commit[:7]}" if machine.commit else machine.globular_version
+    return f"{machine.date[:10]}, {machine.machine}, {resolve_threads(None)} threads, globular {code}"
 
 
 # -------------------------------------------------------------------------------------------------- report

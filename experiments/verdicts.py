@@ -112,8 +112,9 @@ def claims_table(claims: Sequence[Claim]) -> str:
 
 def tally(claims: Sequence[Claim]) -> str:
     """How many came out."""
-    n = [sum(one.verdict == verdict for one in claims) for verdict in ("yes", "**no**", "not run")]
-    return f"Of {len(claims)} claims {n[0]} inside, {n[1]} outside, {n[2]} not run."
+    n = [sum(one.verdict == verdict for one in claims) for verdict in ("yes", "**no**", "not run", "–")]
+    open_ones = f", {n[3]} without a verdict" if n[3] else ""
+    return f"Of {len(claims)} claims {n[0]} inside, {n[1]} outside, {n[2]} not run{open_ones}."
 
 
 def _minus(text: str) -> str:

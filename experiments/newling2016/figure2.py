@@ -9,6 +9,7 @@ that there are.
 
 from __future__ import annotations
 
+import itertools
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -45,6 +46,8 @@ LEVELS = (2.0, 1.0, 0.5)
 """Percent above E*, the lowest energy of any run."""
 EARLIER_THAN_MBATCH = Band(low=10.0)
 LEVEL = Band(low=1.0)
+MOST_ENDED = 0.1
+"""Share of the exact algorithm's runs that the clock may have ended for their ends to be compared with."""
 
 
 def measure(name: str, setup: Setup, n_runs: int, n_rows: int | None, n_jobs: int) -> dict[str, list[Curve]]:
@@ -117,7 +120,9 @@ def final_claim(name: str, own: str, curves: Mapping[str, Sequence[Curve]], seco
     what = f"{PROBLEMS[name].title}: final mean energy of {own} above that of {exact}, points of E*"
     n_ended = sum(run.seconds[-1] >= seconds for run in curves[exact])
     remark = f"the clock ended {n_ended} of {len(curves[exact])} runs of {exact}" if n_ended else ""
-    return in_band(what, "within one standard deviation", higher, Band(high=spread), "{:+.2f}", remark)
+    claim = in_band(what, "within one standard deviation", higher, Band(high=spread), "{:+.2f}", remark)
+    # an end that the clock has made says nothing about where the exact algorithms end
+    return claim if n_ended <= MOST_ENDED * len(curves[exact]) else replace(claim, met=None)
 
 
 FINDINGS = {
@@ -148,7 +153,7 @@ def section(kept: Mapping[str, Any], picture: str) -> str:
         ).text(f"{entry['provenance']} ({name})" for name, entry in kept.items()),
         f"![validation energy against seconds]({picture})",
     ]  # fmt: skip
-    asked = []
+    asked, more = [], []
     for name, entry in kept.items():
         curves = from_json(entry["curves"])
         rows = [[algorithm, *_row(curves, algorithm)] for algorithm in curves]
@@ -162,13 +167,20 @@ def section(kept: Mapping[str, Any], picture: str) -> str:
             f"{entry['seconds']:g} s a run: `--problems {name} --runs {entry['runs']} --seconds {entry['seconds']:g}`.",
             markdown_table(head, rows).rstrip(),
         ]
-        asked += [
-            claim for own in NESTED if own in curves for by_start in (False, True)
-            for claim in claims(name, own, curves, by_start=by_start)
-        ] + [final_claim(name, own, curves, entry["seconds"]) for own in NESTED if own in curves]  # fmt: skip
+        for own, by_start in itertools.product((one for one in NESTED if one in curves), (False, True)):
+            found = claims(name, own, curves, by_start=by_start)
+            found += [] if by_start else [final_claim(name, own, curves, entry["seconds"])]
+            of_paper = name != "covtype" and own == "nmbatch" and not by_start
+            (asked if of_paper else more).extend(found)
     missing = [PROBLEMS[name].title for name in PAPERS if name not in kept]
     parts += [f"Not run: {', '.join(missing)}."] if missing else []
-    return "\n\n".join([*parts, "### Verdicts", claims_table(asked), tally(asked)])
+    if more:
+        told = [
+            "### Beyond the paper: by start, by our rule, other data",
+            claims_table(more),
+            f"Inside: {sum(one.verdict == 'yes' for one in more)} of {len(more)}, not among the claims above.",
+        ]
+    return "\n\n".join([*parts, "### Verdicts", claims_table(asked), tally(asked), *(told if more else [])])
 
 
 def _row(curves: Mapping[str, Sequence[Curve]], algorithm: str) -> list[str]:

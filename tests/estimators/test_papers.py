@@ -25,15 +25,18 @@ def numbers(seed: int) -> np.random.Generator:
     return np.random.default_rng(check_random_state(seed).randint(2**31, size=4))
 
 
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 @pytest.mark.parametrize("neighborhoods", ["estimated", "exhaustive"])
 def test_k_means_begins_as_printed(neighborhoods: Any) -> None:
     letters: dict[str, Any] = {"n_random": 2, "n_warmup": 3, "max_iter": 9, "tol": 0.0, "neighborhoods": neighborhoods}
-    options = VariationalOptions(1, 4, printed=True, relocate_empty=True, **letters)
-    *_, expected = variational_kmeans(CpuShard(X), START, options, numbers(5))
+    far = np.append(START[:-1], [[1e6, 1e6]], axis=0)  # no row is closest to this one: it stays
+    options = VariationalOptions(1, 4, printed=True, **letters)
+    *_, expected = variational_kmeans(CpuShard(X), far, options, numbers(5))
     model = VariationalKMeans(
-        36, n_candidates=1, n_neighbors=4, start="printed", init=START, n_init=1, random_state=5, **letters
+        36, n_candidates=1, n_neighbors=4, start="printed", init=far, n_init=1, random_state=5, **letters
     )
     model.fit(X)
+    assert model.cluster_centers_.max() == 1e6
     assert np.allclose(model.cluster_centers_, expected.model.centers, rtol=1e-9)
     assert (model.neighbors_ == expected.model.graph).all()
 
@@ -62,7 +65,7 @@ def test_what_neighborhoods_alone_have_is_refused_with_cells(option: dict[str, A
     ("parameters", "options"),
     [
         ({"growth_threshold": 100.0}, {"rho": 100.0}),
-        ({"growth_threshold": np.inf, "search": "exact"}, {"rho": np.inf, "bounds": None}),
+        ({"growth_threshold": np.inf, "algorithm": "nmbatch.deact"}, {"rho": np.inf, "bounds": None}),
         ({"algorithm": "mbatch"}, {"nested": False, "remove_old": False, "bounds": None}),
         ({"algorithm": "mbatch.remove"}, {"nested": False, "bounds": None}),
     ],
@@ -86,10 +89,11 @@ def test_a_batch_grows_when_nothing_moves_whatever_is_asked() -> None:
     assert model.fit(apart).batch_size_ == len(apart)
 
 
-def test_bounds_are_refused_where_batches_are_drawn_anew() -> None:
-    with pytest.raises(ValueError, match="algorithm='mbatch' takes search='exact'"):
-        NestedMiniBatchKMeans(4, algorithm="mbatch", search="elkan").fit(X)
-    assert NestedMiniBatchKMeans(4, algorithm="mbatch", random_state=0).fit(X).search_ == "exact"
+@pytest.mark.parametrize("algorithm", ["mbatch", "mbatch.remove", "nmbatch.deact"])
+def test_only_nmbatch_has_bounds(algorithm: str) -> None:
+    with pytest.raises(ValueError, match=f"algorithm='{algorithm}' takes search='exact'"):
+        NestedMiniBatchKMeans(4, algorithm=algorithm, search="elkan").fit(X)
+    assert NestedMiniBatchKMeans(4, algorithm=algorithm, random_state=0).fit(X).search_ == "exact"
 
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
@@ -104,6 +108,33 @@ def test_cells_are_opened_one_by_one() -> None:
 
     best_first, batch = numbers_of_cells("best_first"), numbers_of_cells("batch")
     assert max(np.diff(best_first)) == 1 < max(np.diff(batch))
+
+
+@pytest.mark.parametrize("depth", [2, 5])
+def test_chunky_em_is_refined_as_printed(depth: int) -> None:
+    rows, tol = many_blobs(20_000, 9, 2, random_state=0).X, 1e-4
+    model = ChunkyGaussianMixture(6, refinement="printed", depth=depth, tol=tol, random_state=0)
+    steps = [(model.n_cells_, model.lower_bounds_[-1]) for _ in model.fit_iter(rows)]
+    cells, bounds = map(np.array, zip(*steps, strict=True))
+    last = np.flatnonzero(np.diff(cells, append=0))  # the last step at each partition
+    first = np.append(0, last[:-1] + 1)
+    assert cells[0] == 2**depth and (np.diff(cells[last]) == 1).all()  # one node at a time
+    assert (np.diff(bounds) > -1e-9).all()
+    gains = np.diff(bounds) / np.abs(bounds[1:])
+    for begin, end in zip(first, last, strict=True):  # EM until the bound has settled, and no longer
+        assert gains[end - 1] <= tol and (gains[begin : end - 1] > tol).all() and end > begin
+    between = np.diff(bounds[last]) / np.abs(bounds[last][1:])
+    assert (between[:-1] > tol).all() and between[-1] <= tol
+    assert model.converged_ and model.stopped_ == "other cells raised the bound by less than tol of itself"
+
+
+def test_chunky_em_as_printed_looks_at_all_components() -> None:
+    for wrong in ({"polish": True}, {"n_candidates": 3}):
+        with pytest.raises(ValueError, match="refinement='printed' takes neither"):
+            ChunkyGaussianMixture(4, refinement="printed", **wrong).fit(X)
+    rows = many_blobs(5000, 9, 2, random_state=0).X
+    few = ChunkyGaussianMixture(4, refinement="printed", max_cells=7, tol=1e-6, random_state=0).fit(rows)
+    assert few.n_cells_ == 7 and few.stopped_ == "max_cells"
 
 
 def test_one_split_a_round() -> None:

@@ -233,7 +233,7 @@ def test_claims_say_what_was_not_run():
         verdicts.said("d", "3 of 4", None),
     ]  # fmt: skip
     assert [one.verdict for one in asked] == ["yes", "**no**", "not run", "–"]
-    assert verdicts.tally(asked) == "Of 4 claims 1 inside, 1 outside, 1 not run."
+    assert verdicts.tally(asked) == "Of 4 claims 1 inside, 1 outside, 1 not run, 1 without a verdict."
     assert "| −4.3 % | −3.0 % | −6.3 % … −2.3 % | yes |" in verdicts.claims_table(asked)
 
 

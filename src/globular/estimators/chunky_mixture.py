@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import KW_ONLY, dataclass
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
 
 from globular.algorithms.mixtures.chunky import LEAF_SIZE, ChunkyModel, ChunkyOptions, Polishing, begin_chunky
+from globular.algorithms.mixtures.chunky_printed import begin_printed
 from globular.algorithms.mixtures.em import EMOptions, covariance_limits
 from globular.algorithms.mixtures.starts import MIXTURE_STARTS
 from globular.algorithms.steps import Finding, Run
@@ -15,7 +17,7 @@ from globular.estimators.checks import check_allocation, chunky_bytes
 from globular.estimators.conditional import ConditionalMixture
 from globular.estimators.inputs import Input
 from globular.estimators.mixtures import N_CANDIDATES
-from globular.estimators.parameters import AUTO, FROM_ONE, NOT_NEGATIVE, Constraints, one_of
+from globular.estimators.parameters import AUTO, FROM_ONE, FROM_ZERO, NOT_NEGATIVE, Constraints, one_of
 from globular.estimators.starts import checked_shape
 from globular.model.covariances import FAMILIES
 from globular.model.gaussian import GaussianParameters
@@ -51,12 +53,16 @@ class ChunkyGaussianMixture(ConditionalMixture):
         it, both for the mixture found and where EM on a sample of the rows goes from there. No more is lost against EM
         continued on the rows, as far as the sample tells, and mostly much less is. (With `n_candidates` only the
         mixture found is looked at.)
-    refinement : {"batch", "best_first"}, default="batch"
+    refinement : {"batch", "best_first", "printed"}, default="batch"
         Open a quarter of the cells at once, those that raise the bound most; or one cell after the other, the best
-        first, as in the paper.
+        first. "printed" is all of the paper's experiments: from the cells at `depth` on, EM until the bound increases
+        by less than `tol` of itself, then the cell opened that raises it most, until EM on other cells increases it by
+        less than that, too. `refine_tol` has no part in it, all components are looked at, and no step is on rows.
+    depth : int, default=2
+        "printed": depth of the first cells in the tree, 4 cells for 2. From 64 cells on (6) little is lost against EM.
     max_cells : int or None, default=None
         Stop when there are about this many cells; None is a tenth of the rows, 40 for every component or 1,000,
-        whichever is most.
+        whichever is most ("printed": no limit).
     polish : {"auto", True, False}, default="auto"
         Whether to finish on single rows: exact EM, begun where the cells ended, which costs passes over all rows and
         ends where EM would. "auto" does so if the cells of ``max_cells=None`` are not enough to reach `refine_tol`:
@@ -67,7 +73,7 @@ class ChunkyGaussianMixture(ConditionalMixture):
     {weights}
     tol : float, default=1e-3
         EM on given cells has settled when the mean bound of a row changes by less; on the last cells by less than a
-        tenth of it.
+        tenth of it. With "printed" a share of the bound, for which the paper has no number; 1e-5 serves.
     {reg_covar}
     max_iter : int, default=1000
         Most EM steps of one run; 0 leaves the mixture where it starts.
@@ -111,6 +117,7 @@ class ChunkyGaussianMixture(ConditionalMixture):
     covariance_type: str = "full"
     refine_tol: float = 0.03
     refinement: str = "batch"
+    depth: int = 2
     max_cells: int | None = None
     polish: bool | str = "auto"
     n_candidates: int | str | None = "auto"
@@ -130,7 +137,8 @@ class ChunkyGaussianMixture(ConditionalMixture):
     _constraints: ClassVar[Constraints] = {
         "covariance_type": [one_of(*FAMILIES)],
         "refine_tol": [NOT_NEGATIVE],
-        "refinement": [one_of("batch", "best_first")],
+        "refinement": [one_of("batch", "best_first", "printed")],
+        "depth": [FROM_ZERO],
         "polish": ["boolean", AUTO],
         "n_candidates": [AUTO, None, FROM_ONE],
         "init": [one_of(*CHUNKY_STARTS), "array-like"],
@@ -139,6 +147,8 @@ class ChunkyGaussianMixture(ConditionalMixture):
     def _check_fit(self, data: Input) -> None:
         if self.polish is True and data.matrix is None and self._C_prime is not None:
             raise ValueError("polish=True with n_candidates needs the rows in memory, X is streamed; set polish=False")
+        if self._is_printed and (self.polish is True or isinstance(self.n_candidates, int)):
+            raise ValueError("refinement='printed' takes neither polish=True nor n_candidates; 'best_first' does")
 
     def _most_bytes(self, data: Input) -> None:
         check_tree(data, self.covariance_type)
@@ -153,7 +163,8 @@ class ChunkyGaussianMixture(ConditionalMixture):
         yield from ()  # a start on the cells takes little time
         options = self._options(data, given.bound)
         limits = covariance_limits(data.shard, EMOptions(reg_covar=self.reg_covar))
-        run, self.n_cells_ = begin_chunky(
+        begin = partial(begin_printed, depth=self.depth) if self._is_printed else begin_chunky
+        run, self.n_cells_ = begin(
             data.shard, self.n_components, self.init, given, options, random_state, limits=limits
         )
         return run
@@ -161,7 +172,11 @@ class ChunkyGaussianMixture(ConditionalMixture):
     @property
     def _C_prime(self) -> int | None:
         """Components per cell, None for all of them."""
-        return resolved_candidates(self.n_candidates, self.n_components)
+        return None if self._is_printed else resolved_candidates(self.n_candidates, self.n_components)
+
+    @property
+    def _is_printed(self) -> bool:
+        return self.refinement == "printed"
 
     def _options(self, data: Input, previous_bound: float) -> ChunkyOptions:
         polish: Polishing = "always" if self.polish else "never"
@@ -169,9 +184,10 @@ class ChunkyGaussianMixture(ConditionalMixture):
             # a limit that the user set is meant; rows with few components each need memory
             may = self.max_cells is None and (self._C_prime is None or data.matrix is not None)
             polish = "needed" if may else "never"
+        most = data.n_rows if self._is_printed else most_cells(data.n_rows, self.n_components)
         return ChunkyOptions(
             max_iter=self.max_iter, tol=self.tol, refine_tol=self.refine_tol,
-            max_cells=self.max_cells or most_cells(data.n_rows, self.n_components),
+            max_cells=self.max_cells or most,
             refine="best_first" if self.refinement == "best_first" else "batch", polish=polish,
             C_prime=self._C_prime, learned_weights=self._learns_weights, previous_bound=previous_bound,
         )  # fmt: skip

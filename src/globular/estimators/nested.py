@@ -69,10 +69,10 @@ class NestedMiniBatchKMeans(CentroidEstimator):
         a cost that grows with the square root of the clusters, and now and then only the second closest. "auto" takes
         "cells" from 1,000 clusters on; below, "elkan" where its bounds fit into a quarter of the memory (512 MiB for
         rows that are not in memory), "yinyang" where they fit and save time, else "exact"; see `search_` and the log.
-    algorithm : {"nmbatch", "mbatch", "mbatch.remove"}, default="nmbatch"
-        By the paper's names: nested batches; batches drawn anew from all rows, whose rows vote each time they are drawn
-        (Sculley 2010); the same, with earlier votes of a row taken back. The last two compute all distances
-        (``search="exact"``) or look into cells.
+    algorithm : {"nmbatch", "nmbatch.deact", "mbatch", "mbatch.remove"}, default="nmbatch"
+        By the paper's names: nested batches; the same without bounds; batches drawn anew from all rows, whose rows vote
+        each time they are drawn (Sculley 2010); the same, with earlier votes of a row taken back. The last three
+        compute all distances (``search="exact"``) or look into cells.
     growth_threshold : float or "auto", default="auto"
         When the batch doubles. A number is ρ of the paper's rule: when the standard error of every centre is more than
         ρ times what it has moved; infinity waits until no centre moves (the paper's figures take 100). "auto" asks all
@@ -248,12 +248,11 @@ class NestedMiniBatchKMeans(CentroidEstimator):
         """Settle what "auto" means; says beforehand what bounds will take."""
         settings = self._settings(data)
         budget = MEMORY_SHARE * physical_memory()
-        nested = ALGORITHMS[self.algorithm]["nested"]
         self.search_ = settings.choose_search(budget) if self.search == "auto" else self.search
-        if self.search_ in BOUNDS and not nested:
+        if self.search_ in BOUNDS and self.algorithm != "nmbatch":
             if self.search != "auto":
                 raise ValueError(
-                    f"search={self.search!r} keeps bounds of rows that come again in the next batch; "
+                    f"search={self.search!r} keeps bounds, for rows that come again in the next batch; "
                     f"algorithm={self.algorithm!r} takes search='exact' or 'cells'"
                 )
             self.search_ = "exact"

@@ -42,8 +42,9 @@ class VariationalKMeans(CentroidEstimator):
     never rises. See Forster & Lücke, *Can clustering scale sublinearly with its clusters?*, AISTATS 2018.
 
     :class:`KMeans` ends lower and sooner. Prefer this one for the graph of clusters, where memory is short
-    (``n_candidates=1`` keeps a label a row), or to repeat the paper, whose start is ``init="afk-mc2"``. With "auto"
-    seeds are swapped as in `KMeans` before the iterations begin, since those carry no centre across a gap.
+    (``n_candidates=1`` keeps a label a row), or to repeat the paper: ``init="afk-mc2", start="printed"`` and some
+    `n_warmup`. With "auto" seeds are swapped as in `KMeans` before the iterations begin, since those carry no centre
+    across a gap.
 
     Parameters
     ----------
@@ -59,7 +60,7 @@ class VariationalKMeans(CentroidEstimator):
         between centres, which costs O(C²D) per iteration.
     start : {"closest", "printed"}, default="closest"
         Where rows and neighbourhoods begin: at the closest seeds, as cells of seeds find them; or at random, as the
-        paper's Alg. 1 and Alg. 2 are printed (and no seed is swapped).
+        paper's Alg. 1 and Alg. 2 are printed (and no seed is swapped, no empty cluster moved).
     n_warmup : int, default=0
         Passes over the rows before the first iteration in which centres stay and neighbourhoods form; the paper's
         experiments take 5.
@@ -132,7 +133,7 @@ class VariationalKMeans(CentroidEstimator):
         options = VariationalOptions(
             C_prime=min(self.n_candidates, self.n_clusters), G=self.n_neighbors, n_random=self.n_random,
             neighborhoods="exhaustive" if self.neighborhoods == "exhaustive" else "estimated", n_warmup=self.n_warmup,
-            max_iter=self.max_iter, tol=self.tol, unit_centers=self.metric == "cosine", relocate_empty=True,
+            max_iter=self.max_iter, tol=self.tol, unit_centers=self.metric == "cosine", relocate_empty=not printed,
             printed=printed,
         )  # fmt: skip
         graph = None

@@ -19,10 +19,12 @@ BOUNDS: dict[str, BoundKind] = {"elkan": "elkan", "yinyang": "yinyang"}
 SEARCHES = ("exact", *BOUNDS, "cells")
 ALGORITHMS = {
     "nmbatch": {"nested": True, "remove_old": True},
+    "nmbatch.deact": {"nested": True, "remove_old": True},
     "mbatch": {"nested": False, "remove_old": False},
     "mbatch.remove": {"nested": False, "remove_old": True},
 }
-"""The paper's names of what `NestedOptions` does; without nested batches no bound is worth its memory."""
+"""The paper's names of what `NestedOptions` does; all but the first do without bounds, which only batches that nest are
+worth the memory of."""
 BATCH_ROWS, BATCH_ROWS_PER_CLUSTER = 5000, 10
 """batch_size="auto": the paper's 5,000 rows, but at least ten per cluster."""
 CELLS_FROM = 1000

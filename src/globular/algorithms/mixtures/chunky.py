@@ -55,7 +55,8 @@ CONVERGED = "the bound is within refine_tol of the log-likelihood"
 ENOUGH_CELLS = "max_cells"
 STUCK = "opening cells gains nothing"
 POLISHED = "EM on single rows changed the log-likelihood by less than tol"
-ENDINGS = (CONVERGED, ENOUGH_CELLS, STUCK, POLISHED)
+HARDLY = "other cells raised the bound by less than tol of itself"
+ENDINGS = (CONVERGED, ENOUGH_CELLS, STUCK, POLISHED, HARDLY)
 """Reasons to stop at which EM had settled."""
 Refinement = Literal["best_first", "batch"]
 Polishing = Literal["never", "needed", "always"]

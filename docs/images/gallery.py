@@ -132,12 +132,12 @@ PROGRAMS: tuple[Callable[[], None], ...] = (places, pickups, neighbours, digits,
 def page() -> str:
     """The gallery as Markdown: every picture with the program that drew it."""
     parts = [
-        "# Gallery\n\nEight short programs on real data, and what they draw (`docs/images/gallery.py`). They begin "
-        "with\n\n"
+        "# Gallery\n\nEight pictures of real data, each with the program that drew it (`docs/images/gallery.py`). All "
+        "programs begin with\n\n"
         "```py\nimport globular\nimport matplotlib.pyplot as plt\nimport numpy as np\n"
         "from globular.plotting import plot_clusters, plot_graph, plot_mixture\n"
         "from sklearn.datasets import load_sample_image\n```\n\n"
-        "and `read` gives the arrays of a set, or a sparse matrix.\n"
+        "`read(name)` loads a data set, as arrays or as a sparse matrix.\n"
     ]
     for program in PROGRAMS:
         words = inspect.getdoc(program) or ""

@@ -1,7 +1,7 @@
 """Callbacks: watch a fit, save it as it goes, or end it.
 
-An estimator calls them at the start, after every iteration (its fitted attributes are current then) and at
-the end. What prepares the iterations counts as well, from the first centres on: the record says which stage it is of.
+An estimator calls them at the start of a fit, after every iteration and at the end; its fitted attributes are then
+current. Steps before the first iteration over all rows count too, from the first centres on: see the record's stage.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ _HOOKS = ("on_fit_start", "on_iteration", "on_fit_end")
 class Checkpoint(Callback):
     """Save the model to a folder as the fit goes, and when it ends.
 
-    After a crash, ``globular.load(path)`` gives the last saved state; ``set_params(warm_start=True)`` and
-    ``fit`` go on from there. A checkpoint that cannot be written, on a full disk for example, does not end the fit:
-    there is a :class:`~globular.errors.CheckpointWarning`, and the next one is tried when it is due.
+    To resume after a crash, ``globular.load(path)`` the last saved state, ``set_params(warm_start=True)`` and ``fit``.
+    A checkpoint that cannot be written, on a full disk for example, does not end the fit: it gives a
+    :class:`~globular.errors.CheckpointWarning`, and later checkpoints are tried.
 
     Parameters
     ----------
@@ -39,7 +39,7 @@ class Checkpoint(Callback):
     every_seconds : float, optional
         Seconds between two saves. If neither argument is given, the model is saved every 300 seconds.
     include_labels : bool, default=True
-        ``False`` leaves out ``labels_``, which going on does not need.
+        ``False`` leaves out ``labels_``, which resuming does not need.
 
     Examples
     --------
@@ -68,7 +68,7 @@ class Checkpoint(Callback):
         self._failing = False
 
     def on_fit_start(self, estimator: Any, n_rows: int, max_iter: int | None, max_time: float | None) -> None:
-        """Check now that the folder can be used, not after an hour."""
+        """Check at the start that the folder can be used."""
         check_destination(self.path)
         self._failing = False
         self._n_iterations = 0
@@ -76,7 +76,7 @@ class Checkpoint(Callback):
         self._last_time = time.perf_counter()
 
     def on_iteration(self, estimator: Any, record: Record) -> None:
-        """Save when it is due."""
+        """Save if a checkpoint is due."""
         self._n_iterations += 1
         self._n_unsaved += 1
         seconds = 300.0 if self.every_seconds is None and self.every_iterations is None else self.every_seconds
@@ -86,7 +86,7 @@ class Checkpoint(Callback):
             self._save(estimator)
 
     def on_fit_end(self, estimator: Any, reason: str) -> None:
-        """Save the final state; a fit that ended before its first iteration leaves nothing behind."""
+        """Save the final state; a fit without an iteration saves nothing."""
         if self._n_iterations:
             self._save(estimator)
 
@@ -104,14 +104,14 @@ class Checkpoint(Callback):
 
 
 class EarlyStopping(Callback):
-    """End the fit when the objective has stopped to improve.
+    """End the fit when the objective stops improving.
 
     Parameters
     ----------
     min_relative_improvement : float, default=1e-4
-        An iteration counts when it betters the best objective so far by more than this share of it.
+        An iteration counts as better if it improves the best objective by more than this share of it.
     patience : int, default=3
-        Number of iterations in a row that do not count after which the fit ends.
+        The fit ends after this number of iterations in a row without improvement.
     direction : {"auto", "min", "max"}, default="auto"
         Whether a smaller or a larger objective is better; ``"auto"`` takes ``"max"`` for a mixture (an
         estimator with ``lower_bound_``) and ``"min"`` otherwise.
@@ -142,7 +142,7 @@ class EarlyStopping(Callback):
         self._n_without = 0
 
     def on_iteration(self, estimator: Any, record: Record) -> bool:
-        """Compare with the best so far of the stage; what prepares the iterations does not count."""
+        """Compare with the best objective of the stage; steps before the first iteration are ignored."""
         if not record.iteration:
             return False
         if math.isnan(self._best) or record.stage != self._stage:
@@ -178,12 +178,12 @@ class TimeBudget(Callback):
         self.seconds = seconds
 
     def on_iteration(self, estimator: Any, record: Record) -> bool:
-        """Look at the record's clock."""
+        """End the fit if the record's wall time has passed the budget."""
         return bool(record.wall_seconds >= self.seconds)
 
 
 class _Adapter(Callback):
-    """Makes a callback of a plain function, or of an object that has some of the methods."""
+    """A function, or an object with some of the methods, as a callback."""
 
     def __init__(self, target: Any) -> None:
         if callable(target):

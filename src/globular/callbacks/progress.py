@@ -1,8 +1,8 @@
-"""The base of all callbacks, and the one that says how far a fit is and how long it will still take.
+"""The base class of callbacks, and the progress bar with its estimate of the remaining time.
 
-A fit ends at whichever comes first of `max_iter`, `max_time` and convergence, so the estimate is the smallest
-of the three. Convergence is foreseen by a straight line through the logarithm of the last relative changes:
-it says in which iteration they will fall below `tol`.
+A fit ends at `max_iter`, `max_time` or convergence, whichever comes first, so the estimate is the smallest of the
+three. Convergence is extrapolated by a straight line through the logarithms of the last relative changes: it tells
+the iteration in which they fall below `tol`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _SECONDS_BETWEEN_LINES = 10.0
 
 @dataclass(slots=True)
 class Forecast:
-    """Follows a fit by its records and estimates what is left of it."""
+    """Estimate of the remaining iterations and seconds of a fit, from its records."""
 
     max_iter: int | None = None
     max_time: float | None = None
@@ -39,11 +39,11 @@ class Forecast:
     _changes: deque[float] = field(default_factory=lambda: deque(maxlen=_TREND_LENGTH))
     _first_seconds: float = 0.0
     _n_alike: int = 0
-    """Steps of the present stage."""
+    """Number of steps of the present stage."""
     _pace: float | None = None
 
     def update(self, record: Record) -> None:
-        """Take in the record of the iteration that has just ended."""
+        """Add the record of the last iteration."""
         last = self._last
         # a new stage, or a new start (n_init)
         if last is None or record.stage != last.stage or 0 < record.iteration <= last.iteration:
@@ -63,7 +63,7 @@ class Forecast:
 
     @property
     def iterations_left(self) -> float | None:
-        """Iterations still to come by `max_iter` or by the trend, the smaller; None when neither says."""
+        """Remaining iterations by `max_iter` or by the trend, the smaller; None if unknown."""
         if not self.n_done:  # still preparing: the pace says nothing about iterations
             return None
         most = None if self.max_iter is None else float(max(self.max_iter - self.n_done, 0))
@@ -71,7 +71,7 @@ class Forecast:
 
     @property
     def seconds_left(self) -> float | None:
-        """Time still to go: the iterations left at the present pace, and never beyond `max_time`."""
+        """Remaining seconds at the present pace, at most until `max_time`; None if unknown."""
         if self._last is None:
             return None
         left = self.iterations_left
@@ -80,7 +80,7 @@ class Forecast:
 
     @property
     def share_done(self) -> float:
-        """Between 0 and 1, for the bar; 0 while nothing is known."""
+        """Share of the fit that is done, between 0 and 1; 0 while unknown."""
         left = self.seconds_left
         if left is None or self._last is None or self._last.seconds + left <= 0:
             return 0.0
@@ -103,7 +103,7 @@ def _smallest(*estimates: float | None) -> float | None:
 
 
 def describe(record: Record, forecast: Forecast, n_rows: int) -> str:
-    """Say in one line what the iteration has brought."""
+    """One line about an iteration: objective, change, moved rows, time."""
     parts = [f"objective {record.objective:.6g}"]
     if forecast.relative_change is not None:
         parts.append(f"change {forecast.relative_change:.0e}")
@@ -113,7 +113,7 @@ def describe(record: Record, forecast: Forecast, n_rows: int) -> str:
 
 
 def format_seconds(seconds: float | None) -> str:
-    """Write a duration as people do: 0.4 s, 12 s, 3 min 05 s, 2 h 07 min."""
+    """Format a duration: 0.4 s, 12 s, 3 min 05 s, 2 h 07 min."""
     if seconds is None or not math.isfinite(seconds):
         return "?"
     if seconds < 9.95:
@@ -127,7 +127,7 @@ def format_seconds(seconds: float | None) -> str:
 
 
 class Callback:
-    """Base of all callbacks; every method does nothing until a subclass says otherwise.
+    """Base class of callbacks; its methods do nothing.
 
     Examples
     --------
@@ -141,7 +141,7 @@ class Callback:
         """Called once before the first iteration."""
 
     def on_iteration(self, estimator: Any, record: Record) -> bool | None:
-        """Called after each iteration; ``True`` ends the fit with the state it has."""
+        """Called after each iteration; returning ``True`` ends the fit."""
         return None
 
     def on_fit_end(self, estimator: Any, reason: str) -> None:
@@ -151,8 +151,8 @@ class Callback:
 class Progress(Callback):
     """A progress bar with objective, relative change, share of rows that moved, elapsed and remaining time.
 
-    In a terminal it renews itself and leaves one line at the end; elsewhere it prints a plain line every ten
-    seconds. The remaining time is estimated from `max_iter`, `max_time` and the trend of the relative change.
+    In a terminal it updates in place and leaves one line at the end; elsewhere it prints a line every ten seconds. The
+    remaining time is estimated from `max_iter`, `max_time` and the trend of the relative change.
 
     Parameters
     ----------
@@ -169,11 +169,11 @@ class Progress(Callback):
     def __init__(self, console: Console | None = None) -> None:
         self.console = console
         self._forecast: Forecast | None = None
-        """Of the fit that is shown; None if there is none."""
+        """Forecast of the fit that is shown; None if there is none."""
         self._bar: RichProgress | None = None
 
     def on_fit_start(self, estimator: Any, n_rows: int, max_iter: int | None, max_time: float | None) -> None:
-        """Open the display; one that a failed fit has left open is closed first."""
+        """Open the display, after closing one that a failed fit left open."""
         from rich.console import Console
 
         self.close()
@@ -188,7 +188,7 @@ class Progress(Callback):
             self._open()
 
     def on_iteration(self, estimator: Any, record: Record) -> None:
-        """Renew the display."""
+        """Update the display."""
         if self._forecast is None:
             return
         try:
@@ -208,7 +208,7 @@ class Progress(Callback):
             self._print(line)
 
     def close(self) -> None:
-        """Give the terminal back; for a fit that ended without :meth:`on_fit_end`, otherwise harmless."""
+        """Release the terminal after a fit that ended without :meth:`on_fit_end`; otherwise harmless."""
         self._forecast, bar, self._bar = None, self._bar, None
         if bar is not None:
             bar.stop()

@@ -1,4 +1,4 @@
-"""``globular demo``: thousands of clusters on this machine, beside scikit-learn, with pictures and a report page."""
+"""``globular demo``: thousands of clusters on this machine, compared with scikit-learn, with pictures."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _ITERATIONS = 15
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """One method, measured here and now."""
+    """Seconds, iterations and error of one method."""
 
     name: str
     model: Any
@@ -66,7 +66,7 @@ def demo(
 
 
 def _methods(n_clusters: int) -> dict[str, Any]:
-    """What to run, ours first. All but the mini-batches may do the same number of iterations."""
+    """The methods to compare, globular first; all but MiniBatchKMeans may do the same number of iterations."""
     import sklearn.cluster as peers
 
     import globular
@@ -81,7 +81,7 @@ def _methods(n_clusters: int) -> dict[str, Any]:
 
 
 def _measure(name: str, model: Any, X: Array) -> Result:
-    """Seconds of the whole fit with its seeding, but not of compiling; the error exactly, over all rows, alike."""
+    """Fit and measure: seconds with seeding but without compiling, and the exact error over all rows."""
     import numpy as np
     from scipy.spatial import cKDTree
 
@@ -114,7 +114,7 @@ def _print_results(console: Console, results: list[Result]) -> None:
 
 
 def _draw(folder: Path, X: Array, results: list[Result]) -> list[Path]:
-    """Draw the pictures; without matplotlib say what to install."""
+    """Draw the pictures, or name the extra to install if matplotlib is missing."""
     try:
         from matplotlib.figure import Figure
     except ImportError:
@@ -145,7 +145,7 @@ def _draw(folder: Path, X: Array, results: list[Result]) -> list[Path]:
 
 
 def _corner(X: Array, labels: Array, centers: Array) -> tuple[Array, Array, Array]:
-    """The clusters whose centres lie in the lower left part of the plane, and their rows."""
+    """Clusters with centres in the lower left part of the plane, and their rows."""
     import numpy as np
 
     low, high = X.min(axis=0), X.max(axis=0)

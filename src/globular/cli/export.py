@@ -1,4 +1,4 @@
-"""``globular coreset``, ``export`` and ``report``: few rows for many, a model for other programs, a page about it."""
+"""``globular coreset``, ``export`` and ``report``: weighted samples, models for other programs, report pages."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from globular.coresets import Coreset
 
 WEIGHT = "weight"
-"""The column of the weights."""
+"""Name of the column of weights in a coreset."""
 
 
 class ExportKind(StrEnum):
-    """What shall be fitted to the rows."""
+    """Kind of model that will be fitted to a coreset."""
 
     KMEANS = "k-means"
     MIXTURE = "mixture"
@@ -70,7 +70,7 @@ def coreset(
 
 
 def _block(found: Coreset, names: Any) -> dict[str, Any]:
-    """A column for each name, or one of rows without names; and the weights."""
+    """A block of the coreset as columns (one column of lists without names) and the weights."""
     columns = {"X": found.rows} if names is None else {name: found.rows[:, i] for i, name in enumerate(names)}
     return {**columns, WEIGHT: found.weights}
 

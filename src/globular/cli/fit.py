@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def _number_of_clusters(text: str | None) -> int | str | None:
-    """A whole number, or auto."""
+    """Parse -k: a whole number, or auto."""
     if text is None or text == "auto":
         return text
     if not text.isdecimal() or int(text) < 1:

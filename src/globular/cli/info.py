@@ -1,4 +1,4 @@
-"""``globular info``: what a model or a data file holds."""
+"""``globular info``: describe a model or a data file."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """What files hold, as far as it can be told."""
+    """Description of data files; None where unknown."""
 
     name: str
     n_rows: int | None = None
@@ -34,11 +34,11 @@ class Contents:
     dtype: str | None = None
     sparse: bool = False
     columns: Sequence[Column] = ()
-    """Those with names."""
+    """Columns that have names."""
     arrays: Sequence[str] = ()
-    """Of a file with several."""
+    """Names of the arrays, in a file with several."""
     problem: str | None = None
-    """Why not all of it can be clustered."""
+    """Reason why the table cannot be clustered as it is; None if it can."""
 
 
 def info(
@@ -51,7 +51,7 @@ def info(
 ) -> None:
     """Describe a model or data files: columns, types, rows.
 
-    With --data a model that has looked at few clusters a row says what that misses on these rows.
+    With --data a model that searches few clusters per row reports how many of these rows miss their best cluster.
     """
     from globular.persistence import read_info
     from globular.persistence.folder import JSON_NAME
@@ -72,7 +72,7 @@ def info(
 
 
 def describe(data: Sequence[str], columns: str | None = None) -> Contents:
-    """What files hold; of a table that cannot be clustered as it is, its columns and the reason."""
+    """Describe files; for a table that cannot be clustered as it is, list its columns and the reason."""
     from globular.data.formats import arrays_in, described
     from globular.errors import DataError
 
@@ -96,7 +96,7 @@ def describe(data: Sequence[str], columns: str | None = None) -> Contents:
 
 
 def _certificate(folder: str, data: Sequence[str], columns: str | None) -> Certificate | None:
-    """What a truncated model misses on these rows; None if it looks at all clusters."""
+    """Share and loss of rows whose best cluster a truncated model misses; None if it searches all clusters."""
     from globular.estimators.certificates import Certificate, is_truncated
 
     model = options.load_model(Path(folder), None)
@@ -190,7 +190,7 @@ def _usable(columns: Sequence[Column]) -> list[str]:
 
 
 _MOST_SHOWN = 40
-"""Columns that are listed with their types."""
+"""Most columns that are listed with their types."""
 
 
 def _short(value: object, length: int = 200) -> str:

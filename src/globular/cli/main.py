@@ -1,6 +1,6 @@
 """The command ``globular``: parse, run, and turn every foreseeable failure into one line and an exit code.
 
-Exit codes: 0 done; 2 something about the input or the options, said in one line on standard error; 130 Ctrl-C.
+Exit codes: 0 success; 2 wrong input or options, with one line on standard error; 130 Ctrl-C.
 Set ``GLOBULAR_TRACEBACK=1`` to see the traceback behind an error.
 """
 
@@ -71,7 +71,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
 
 
 def _without_types(command: Any) -> Any:
-    """The same command, whose help names no types of Python: a flag has no value, another option at least a NAME."""
+    """The command with help that shows NAME instead of Python types for values of options."""
     for each in (command, *command.commands.values()):
         for parameter in each.get_params(typer.Context(each)):
             if parameter.param_type_name == "argument":
@@ -82,7 +82,7 @@ def _without_types(command: Any) -> Any:
 
 
 def _one_line(error: BaseException) -> str:
-    """The message of an error without line breaks; an error without a message gives its name."""
+    """Message of an error without line breaks, or its class name if it has no message."""
     if isinstance(error, OSError) and error.filename is not None:
         return f"{error.filename}: {error.strerror}"
     message = error.format_message() if hasattr(error, "format_message") else str(error)

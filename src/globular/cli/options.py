@@ -1,5 +1,5 @@
-"""What the commands are told: options and arguments with what their help says, and the tables, weights, models and Dask
-workers that they name.
+"""Options and arguments of the commands with their help, and opening the tables, weights, models and Dask workers that
+they name.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ if TYPE_CHECKING:
     from globular.data.blocks import Column, Source
 
 SIZES = ("n_clusters", "n_components", "max_components")
-"""What the estimators call the number that ``-k`` gives."""
+"""Names of the parameter that ``-k`` sets, one per kind of estimator."""
 _NOT_TO_BE_SET = {
     "callbacks": "callbacks are functions; fit in Python for them",
     "verbose": "the command shows its progress, and with -q does not",
     **dict.fromkeys(SIZES, "the number of clusters is given by -k"),
 }
-"""Parameters that ``--set`` refuses, and what it says."""
+"""Parameters that ``--set`` refuses, with the messages."""
 LABEL_SUFFIXES = (".npy", ".npz", ".csv", ".parquet")
 CENTER_SUFFIXES = (".npy", ".csv", ".parquet")
 DataArgument = Annotated[
@@ -71,7 +71,7 @@ WorkersOption = Annotated[
 
 
 class Model(StrEnum):
-    """The estimators, and how the command calls them."""
+    """Names of the estimators on the command line."""
 
     KMeans = "kmeans"
     VariationalKMeans = "variational-kmeans"
@@ -90,7 +90,7 @@ class Model(StrEnum):
 
 
 def model_there(folder: Path, *, resume: bool, force: bool, quiet: bool) -> Any | None:
-    """The model to go on from. One may be the work of hours: it is replaced only if that is asked for."""
+    """Load the model to resume, or None; an existing model is replaced only with --force."""
     from globular.persistence import check_destination, is_model, load
 
     there = is_model(folder)
@@ -106,7 +106,7 @@ def model_there(folder: Path, *, resume: bool, force: bool, quiet: bool) -> Any 
 
 
 def new_model(model: Model, n_clusters: int | str | None) -> Any:
-    """An estimator of that size; with auto its own, until the number has been found."""
+    """New estimator with this number of clusters; with auto its default, until the number is found."""
     import globular
 
     estimator = getattr(globular, model.name)()
@@ -121,7 +121,7 @@ def new_model(model: Model, n_clusters: int | str | None) -> Any:
 
 
 def split_sizes(text: str, model: Model | None, n_clusters: Any) -> list[int]:
-    """Take the ``8192,256`` of --residual apart."""
+    """Parse the ``8192,256`` of --residual."""
     if n_clusters is not None or model not in (None, Model.ResidualKMeans):
         raise ValueError("--residual says model and clusters; leave out -k and --model")
     if not all(size.strip().isdecimal() for size in text.split(",")):
@@ -130,7 +130,7 @@ def split_sizes(text: str, model: Model | None, n_clusters: Any) -> list[int]:
 
 
 def check_found(found: Any, folder: Path, model: Model | None, n_clusters: int | str | None, source: Source) -> None:
-    """Refuse a saved model that cannot go on, or is not what the options and the rows say."""
+    """Refuse a saved model that cannot be resumed or contradicts the options or the rows."""
     name, stored = type(found).__name__, found.get_params(deep=False)
     if model is not None and model.name != name:
         raise ValueError(f"{folder} holds a {name}, not a --model {model}")
@@ -146,13 +146,13 @@ def check_found(found: Any, folder: Path, model: Model | None, n_clusters: int |
 
 
 def size_of(estimator: Any) -> str:
-    """The parameter that ``-k`` is for."""
+    """Name of the parameter that ``-k`` sets."""
     known = estimator.get_params(deep=False)
     return next(name for name in SIZES if name in known)
 
 
 def set_given(estimator: Any, given: dict[str, Any], settings: Sequence[str]) -> None:
-    """Set the parameters that were given; one that this model does not have is an error."""
+    """Set the given parameters; an unknown one is an error."""
     known = estimator.get_params(deep=False)
     chosen = {name: value for name, value in given.items() if value is not None}
     if "init" in chosen and "init_params" in known:
@@ -177,7 +177,7 @@ def set_given(estimator: Any, given: dict[str, Any], settings: Sequence[str]) ->
 
 
 def _hush(quiet: bool) -> bool:
-    """Warnings stay; that kernels are compiled is no news for who wants none."""
+    """Silence the message about compiling kernels; warnings stay."""
     if quiet:
         logging.getLogger("globular").setLevel(logging.ERROR)
     return quiet
@@ -190,11 +190,11 @@ _BEGINNINGS = {
     b"\x93NUMPY": ".npy", b"PK\x03\x04": ".npz", b"PAR1": ".parquet", b"ARROW1": ".feather", b"\x89HDF": ".h5",
     b"\x1f\x8b": ".csv.gz", b"{": ".jsonl", b"[": ".jsonl",
 }  # fmt: skip
-"""How files begin, for what comes without a name."""
+"""First bytes of file formats, to recognise standard input."""
 
 
 def split_columns(text: str | None) -> list[str] | None:
-    """Take ``a,b,c`` apart."""
+    """Parse ``a,b,c``."""
     if text is None:
         return None
     names = [name.strip() for name in text.split(",")]
@@ -204,12 +204,12 @@ def split_columns(text: str | None) -> list[str] | None:
 
 
 def with_standard_input(data: Sequence[str]) -> list[str]:
-    """The same names, ``-`` replaced by a file with what comes from standard input."""
+    """Replace ``-`` by a temporary file with the contents of standard input."""
     return [_kept_input() if name == "-" else name for name in data]
 
 
 def _kept_input() -> str:
-    """A file for the time of this process: tables are read several times, standard input only once."""
+    """Temporary file with standard input, since tables are read several times."""
     stream = sys.stdin.buffer
     first = stream.read(1 << 16)
     if not first:
@@ -225,14 +225,14 @@ def _kept_input() -> str:
 
 
 def open_tables(data: Sequence[str], columns: Sequence[str] | None) -> Source:
-    """The rows of all files, one below the other."""
+    """Open all files as one table, rows one below the other."""
     from globular.data.open import Files
 
     return Files(tuple(data), None if columns is None else tuple(columns)).open()
 
 
 def describe_tables(data: Sequence[str]) -> tuple[int, list[Column]] | None:
-    """The rows of all files and the columns of the first, whatever they hold; None where columns have no names."""
+    """Number of rows of all files, and columns of the first of any type; None where columns have no names."""
     from globular.data.formats import described
 
     found = [described(name) for name in data]
@@ -243,7 +243,7 @@ def describe_tables(data: Sequence[str]) -> tuple[int, list[Column]] | None:
 
 
 def load_model(folder: Path, n_threads: int | None = None) -> Any:
-    """Load the model of a folder; `n_threads` replaces its own number of threads."""
+    """Load a model; `n_threads` replaces its number of threads."""
     from globular.persistence import load
 
     with warnings.catch_warnings():
@@ -253,7 +253,7 @@ def load_model(folder: Path, n_threads: int | None = None) -> Any:
 
 
 def open_for(model: Any, data: Sequence[str], columns: str | None) -> Source:
-    """The columns of a table that a model knows: those asked for, else those of its fit by their names."""
+    """Open the columns of a table for a model: the ones asked for, else the columns of its fit by name."""
     from globular.data.blocks import check_columns
 
     chosen = split_columns(columns)
@@ -263,7 +263,7 @@ def open_for(model: Any, data: Sequence[str], columns: str | None) -> Source:
 
 
 def _columns_of(model: Any, data: Sequence[str]) -> list[str] | None:
-    """The columns of the fit, or the only column of lists beside others; None for all that the table has."""
+    """Columns of the fit, or the only column of lists beside others; None means all columns."""
     described = describe_tables(data)
     if described is None:
         return None
@@ -277,7 +277,7 @@ def _columns_of(model: Any, data: Sequence[str]) -> list[str] | None:
 def open_weighted(
     data: Sequence[str], columns: Sequence[str] | None, weights: str | None
 ) -> tuple[Source, NDArray[Any] | None]:
-    """Open the table, without the column of weights if that is a part of it, and read the weights."""
+    """Open the table without its column of weights, if it has one, and read the weights."""
     if weights is None:
         return open_tables(data, columns), None
     if Path(weights).is_file():
@@ -336,7 +336,7 @@ def _columns_but(data: Sequence[str], weight_column: str) -> list[str]:
 
 @contextmanager
 def dask_workers(scheduler: str | None, n_workers: int | None) -> Iterator[bool]:
-    """Make a client the current one if either option was given; says whether there is one."""
+    """Start or join a Dask cluster if either option was given; True if there is one."""
     if scheduler is None and n_workers is None:
         yield False
         return
@@ -371,7 +371,7 @@ def _local_cluster(n_workers: int | None) -> Any:
 
 
 def on_workers(data: Sequence[str], source: Source, columns: Sequence[str] | None) -> Any:
-    """DATA as files that the workers read, with the columns of `source` where those were chosen."""
+    """DATA as files that the workers read, with the chosen columns of `source`."""
     from globular.data.open import Files
 
     chosen = None if columns is None else (getattr(source, "column_names", None) or columns)

@@ -1,4 +1,4 @@
-"""``globular predict``: the cluster of every row, and how sure or how far."""
+"""``globular predict``: the cluster of every row, with distances or probabilities."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _STANDARD_OUTPUT = "-"
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What is asked for of every row."""
+    """Answers to write for every row."""
 
     probabilities: bool = False
     distances: bool = False
@@ -32,11 +32,11 @@ class Wanted:
 
     @property
     def is_label(self) -> bool:
-        """Whether it is its label and nothing else."""
+        """True if only labels are written."""
         return self == Wanted()
 
     def check(self, model: Any) -> None:
-        """Refuse what this model does not know, and what does not go together."""
+        """Refuse answers that this model does not have, and options that exclude each other."""
         name, n_clusters = type(model).__name__, n_clusters_of(model)
         if self.probabilities and not hasattr(model, "predict_proba"):
             raise ValueError(f"--proba: a {name} has no probabilities; mixtures have, --distances works here")
@@ -49,7 +49,7 @@ class Wanted:
             raise ValueError("--top and --max-distance exclude each other; leave one of them out")
 
     def columns(self) -> list[str]:
-        """The names of what is written."""
+        """Names of the columns that are written."""
         if self.probabilities and self.top is None:
             return ["probability"]
         return ["label", *["distance"] * self.distances, *["probability"] * self.probabilities]
@@ -110,12 +110,12 @@ def predict(
 
 
 def n_clusters_of(model: Any) -> int:
-    """The number of clusters or components that a model has."""
+    """Number of clusters or components of a model."""
     return len(model.cluster_centers_ if hasattr(model, "cluster_centers_") else model.means_)
 
 
 def _columns_beside(paths: list[str], target: str, wanted: Wanted) -> Any:
-    """The columns of the files, to be written before the answers."""
+    """Columns of the files, which are written before the answers."""
     from globular.io import open_beside
 
     beside = open_beside(paths)
@@ -140,7 +140,7 @@ def _write(target: str, blocks: Any, n_rows: int, beside: Any) -> None:
 
 
 def blocks_of_answers(model: Any, source: Source, wanted: Wanted, *, show_progress: bool = False) -> Iterator[Block]:
-    """What the model says of the rows, block by block, so that there is room for tables larger than memory."""
+    """Answers of the model block by block, for tables larger than memory."""
     from globular.data.open import as_source
 
     n_numbers = source.n_columns if wanted.is_label else max(source.n_columns, n_clusters_of(model))
@@ -152,7 +152,7 @@ def blocks_of_answers(model: Any, source: Source, wanted: Wanted, *, show_progre
 
 
 def answers(model: Any, rows: Source, wanted: Wanted) -> Block:
-    """What the model says of some rows, by name."""
+    """Answers of the model for some rows, by column name."""
     import numpy as np
 
     if wanted.top is not None and hasattr(model, "nearest_centers"):

@@ -1,4 +1,4 @@
-"""``globular select``: how many clusters? Scores for a range of numbers; and the number that ``fit -k auto`` takes."""
+"""``globular select``: scores for a range of numbers of clusters; and the number that ``fit -k auto`` takes."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from globular.selection import Selection
 
 _EVERY = 20
-"""Up to so many clusters -k auto tries every number, from there on steps of a quarter."""
+"""Number of clusters up to which -k auto tries every number; beyond it steps grow by a quarter."""
 _MOST = 100
 
 
 class Kind(StrEnum):
-    """What is fitted at each number."""
+    """Model that is fitted at each number."""
 
     KMEANS = "kmeans"
     GMM = "gmm"
@@ -85,7 +85,7 @@ def select(
 
 
 def _sizes(text: str) -> list[int]:
-    """Take a range apart: 2:20 is every number, 10:10000:15 goes by a constant factor, 4,8,16 are those."""
+    """Parse a range: 2:20 is every number, 10:10000:15 has a constant factor, 4,8,16 is a list."""
     import numpy as np
 
     try:
@@ -122,7 +122,7 @@ def _print_scores(found: Selection, name: str) -> None:
 
 
 def find_size(estimator: Any, X: Any, sample_weight: Any, *, quiet: bool) -> None:
-    """Set the number of clusters of a model to that which the scores prefer."""
+    """Set the number of clusters of a model to the best by score."""
     from globular.selection import select as score
 
     known, size = estimator.get_params(deep=False), size_of(estimator)

@@ -1,4 +1,4 @@
-"""What the commands share: where they write, what they do not write over, and how they warn."""
+"""Shared by the commands: output, protection of existing files, warnings."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ def say(message: str) -> None:
 
 
 def printable(text: str) -> str:
-    """The text with control characters, which a terminal would obey, written as escapes such as ``\\x1b``."""
+    """Text with control characters written as escapes, so that a terminal does not obey them, such as ``\\x1b``."""
     return re.sub(r"[^\n -~]", lambda sign: sign[0] if sign[0].isprintable() else repr(sign[0])[1:-1], text)
 
 
 def as_options(message: str) -> str:
-    """The library speaks of `columns=['a', 'b']`, the command of ``--columns a,b``."""
+    """Rewrite `columns=['a', 'b']` in a message of the library as ``--columns a,b``."""
     message = re.sub(r"globular\.io\.open_source\(path, (columns=\[[^\]]*\])\)", r"\1", message)
     message = message.replace("columns=[...]", "--columns A,B,…")
     return re.sub(r"columns=\[('[^\]]*)\]", lambda match: f"--columns {_joined(match[1])}", message)
@@ -43,7 +43,7 @@ def _joined(names: str) -> str:
 
 
 def output() -> Console:
-    """The console for results: standard output. It prints names as they are, ``[red]`` and ``:name:`` included."""
+    """Console on standard output that prints ``[red]`` and ``:name:`` literally."""
     from rich.console import Console
 
     return Console(highlight=False, markup=False, emoji=False)
@@ -86,9 +86,9 @@ def print_columns(
 
 @contextmanager
 def messages_as_lines() -> Iterator[None]:
-    """Show a user's warnings as lines of the command, and no others; ``python -W`` still has its say.
+    """Print warnings for users as lines of the command and hide others; ``python -W`` still applies.
 
-    What ``--quiet`` does to the library's log is undone in the end: a process may run several commands.
+    The effect of ``--quiet`` on the library's log is undone at the end, since a process may run several commands.
     """
 
     def show(message: Warning | str, *where: Any) -> None:
@@ -108,7 +108,7 @@ def messages_as_lines() -> Iterator[None]:
 
 
 def bar_of_rows(name: str, *, shown: bool) -> Progress:
-    """A progress bar over rows that goes away at its end; in a terminal only."""
+    """Progress bar over rows, removed at its end; in a terminal only."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -118,7 +118,7 @@ def bar_of_rows(name: str, *, shown: bool) -> Progress:
 
 
 def rows_per_block(n_columns: int) -> int:
-    """Rows of a block that takes a few dozen megabytes."""
+    """Number of rows in a block of a few dozen megabytes."""
     return max(1024, (1 << 22) // max(n_columns, 1))
 
 
@@ -135,7 +135,7 @@ def check_output(
 
 
 def refuse_input(target: Path, inputs: Sequence[str]) -> None:
-    """Refuse to write to an input file or into an input folder, whatever links lead there."""
+    """Refuse to write to an input file or folder, also through links."""
     from globular.data.formats import expanded, parts_of, split_dataset
 
     absolute = expanded(target).absolute()
@@ -148,7 +148,7 @@ def refuse_input(target: Path, inputs: Sequence[str]) -> None:
 
 
 def print_written(path: Path, what_next: str = "") -> None:
-    """Name a file that is complete, and its size."""
+    """Print the name and size of a written file."""
     from globular.data.formats import expanded
     from globular.io import file_size
 

@@ -30,7 +30,7 @@ def birch_grid(
     random_state: RandomState = None,
     dtype: DTypeLike = np.float32,
 ) -> Dataset:
-    """Isotropic Gaussians on a square grid in the plane, `n_per_cluster` rows from each of side × side.
+    """Rows from side × side isotropic Gaussians on a square grid in the plane, `n_per_cluster` from each.
 
     With the defaults of the paper, variance 1 and neighbours 4√2 apart, the true centres leave a mean squared
     error of 2 per row (sigma² per dimension).
@@ -119,7 +119,7 @@ def many_blobs(
     Centres are normal with standard deviation `center_std`, rows normal around them with `cluster_std`. Every
     cluster has at least one row. With `unevenness` = 0 cluster sizes differ by one at most; otherwise they
     are drawn from log-normal weights with that standard deviation of the logarithm (1 is uneven, 2 very).
-    Beyond the result only the labels and a few megabytes of work space are held.
+    Memory beyond the result: the labels and a few megabytes of workspace.
 
     >>> data = many_blobs(1000, 50, 8, random_state=0)
     >>> data.X.shape, data.X.dtype
@@ -162,8 +162,8 @@ def _noise_around(
 def _separated_centers(required: NDArray[np.float64], n_features: int, rng: np.random.Generator) -> NDArray[np.float64]:
     """Means whose pairs keep ‖m_i − m_j‖² ≥ max(required_i, required_j), the closest pair with equality.
 
-    Darts are thrown from a normal distribution that widens whenever 64 of them in a row find no room; in the
-    end everything shrinks by the factor that the closest pair leaves.
+    Means are drawn from a normal distribution that widens whenever 64 draws in a row are too close to others; in the
+    end all are scaled so that the closest pair has equality.
     """
     n_components = required.size
     centers = np.zeros((n_components, n_features))

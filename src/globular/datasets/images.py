@@ -1,4 +1,4 @@
-"""Rows made from images that the caller has: patches cut out of them, digits slightly deformed."""
+"""Rows made from given images: patches, slightly deformed digits."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def image_patches(
     random_state: RandomState = None,
     dtype: DTypeLike = np.float32,
 ) -> Dataset:
-    """Square or oblong patches cut at random places out of images, one row each (channels last).
+    """Rectangular patches at random places of images, one row each (channels last).
 
     `images` has shape (n_images, height, width) or (n_images, height, width, channels). With `normalize` each
     patch loses its mean and is divided by √(variance + contrast_floor); the floor of 10 suits values up to

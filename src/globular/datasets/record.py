@@ -1,4 +1,4 @@
-"""The record that every maker of data returns, and the checks of their arguments."""
+"""The record that all functions of this package return, and checks of their arguments."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Dataset:
 
 
 def generator(random_state: RandomState) -> np.random.Generator:
-    """A generator of its own for a seed; a given generator is used (and advanced) as it is."""
+    """New generator for a seed; a given generator is used as it is."""
     if isinstance(random_state, np.random.RandomState):
         return np.random.default_rng(random_state.randint(0, 2**32, size=4, dtype=np.uint32))
     refusal = f"random_state must be a non-negative integer, a NumPy generator or None, got {random_state!r}"

@@ -1,4 +1,4 @@
-"""Centres and models for other programs, and centres from them.
+"""Export models and centres to other programs, and take centres from them.
 
 >>> import numpy as np
 >>> import globular

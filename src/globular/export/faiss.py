@@ -24,13 +24,13 @@ from globular.io import check_file, write_whole
 FAISS_SUFFIXES = (".faiss", ".index")
 _ROWS_AT_ONCE = 1 << 16
 _LINKS = 32
-"""Links of a centre in the graph of them."""
+"""Links of a centre in the HNSW graph of centres."""
 _FAR = 1e4
-"""Of the largest number of all codebooks, where words lie that no row takes."""
+"""Position of padding words that no row takes, in units of the largest number of all codebooks."""
 _PROBES_ABOVE = 8
-"""Clusters of the level above whose centres a search looks at."""
+"""Number of clusters of the level above whose centres a search visits; larger = more exact, slower."""
 _FEWEST_TRAINED, _MOST_TRAINED = 256, 1 << 16
-"""Rows that the codes are trained on: one for each code word at least."""
+"""Least and largest number of rows that codes are trained on; a code has 256 words."""
 
 
 def to_faiss_ivf(
@@ -42,7 +42,7 @@ def to_faiss_ivf(
     coarse: Literal["flat", "hnsw", "tree"] = "flat",
     code_size: int | None = None,
 ) -> Any:
-    """A faiss index whose lists are the clusters: an ``IndexIVFFlat``, or with codes an ``IndexIVFPQ``.
+    """Make a faiss index whose lists are the clusters: an ``IndexIVFFlat``, or with codes an ``IndexIVFPQ``.
 
     Parameters
     ----------
@@ -55,11 +55,11 @@ def to_faiss_ivf(
         "cosine" makes an inner-product index and scales rows to unit length as they are added; scale queries
         yourself. "auto" takes the model's own.
     coarse : {"flat", "hnsw", "tree"}, default="flat"
-        How a search finds its lists: among all centres, or by a graph of them, which pays from tens of thousands on, or
-        among those below the closest centres of the level above them in a :class:`globular.HierarchicalKMeans`.
+        How a search finds its lists: "flat" compares all centres, "hnsw" uses a graph of centres, which pays from tens
+        of thousands on, "tree" the levels of a :class:`globular.HierarchicalKMeans`.
     code_size : int, optional
-        Keep rows as product codes of so many bytes, of which the number of columns is a multiple. faiss trains the
-        codes, on rows of X; without codes it trains nothing.
+        Keep rows as product codes of this number of bytes, which must divide the number of columns. faiss trains the
+        codes on rows of X; without codes nothing is trained.
 
     Examples
     --------
@@ -111,7 +111,7 @@ def to_faiss_ivf(
 
 
 def to_faiss_residual(model: ResidualKMeans, X: Any = None) -> Any:
-    """A faiss ``IndexResidualQuantizer`` with the codebooks of a model; its quantiser is ``index.rq``.
+    """Make a faiss ``IndexResidualQuantizer`` with the codebooks of a model; its quantiser is ``index.rq``.
 
     Rows of X are added block by block, and encoded by faiss with the model's beam. Codebooks whose size is no power of
     two are filled up with words far from all rows.
@@ -146,7 +146,7 @@ def to_faiss_residual(model: ResidualKMeans, X: Any = None) -> Any:
 
 
 def _some_rows(X: Any, D: int, cosine: bool) -> Any:
-    """Rows to train codes on, drawn from all of X evenly."""
+    """Rows drawn evenly from all of X, to train codes on."""
     source = _checked(X, D)
     if source.n_rows < _FEWEST_TRAINED:
         raise ValueError(f"code_size: codes need at least {_FEWEST_TRAINED} rows to train on, X has {source.n_rows}")
@@ -162,14 +162,14 @@ def _checked(X: Any, D: int) -> Source:
 
 
 def _dense(rows: Any, cosine: bool) -> Any:
-    """Rows as faiss takes them."""
+    """Rows as a dense float32 array, as faiss takes them."""
     dense = rows.toarray() if hasattr(rows, "toarray") else np.asarray(rows)
     part = np.ascontiguousarray(dense, dtype=np.float32)
     return normalize(part) if cosine else part
 
 
 def to_faiss_pq(model: ProductKMeans) -> Any:
-    """A trained and empty faiss index of product codes: an ``IndexPQ``, behind an ``OPQMatrix`` if there is a rotation.
+    """Make an empty faiss index of product codes: an ``IndexPQ``, behind an ``OPQMatrix`` if there is a rotation.
 
     The number of clusters is a power of two; with 256 of them the codes are those of `model`.
     """
@@ -211,14 +211,14 @@ F32 = NDArray[np.float32]
 
 
 class Kmeans:
-    """:class:`globular.KMeans` by the names of ``faiss.Kmeans``, on every row; faiss itself is not needed.
+    """:class:`globular.KMeans` with the interface of ``faiss.Kmeans``; it uses every row and does not need faiss.
 
     Parameters
     ----------
     d, k : int
         Columns, and clusters.
     niter : int, default=25
-        Most iterations.
+        Largest number of iterations.
     nredo : int, default=1
         Runs from other starts, of which the best is kept.
     verbose : bool, default=False
@@ -226,7 +226,7 @@ class Kmeans:
         Cluster directions. Distances are then inner products of rows and centroids, the largest first.
     seed : int, default=1234
     max_points_per_centroid : int, optional
-        Known from faiss, and without effect: nothing is subsampled.
+        Accepted for compatibility, without effect: nothing is subsampled.
 
     Attributes
     ----------
@@ -284,7 +284,7 @@ class Kmeans:
 
     @property
     def index(self) -> Kmeans:
-        """What has `search`."""
+        """Object with `search`, as the index of faiss has it."""
         return self
 
     def search(self, x: Any, k: int) -> tuple[F32, NDArray[np.int64]]:

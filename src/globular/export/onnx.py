@@ -25,9 +25,9 @@ from globular.model.gaussian import GaussianParameters
 from globular.model.statistics import F64
 
 OPERATORS, IR_VERSION = 17, 8
-"""Number of the operator set, and the version of the file format that goes with it."""
+"""Operator set, and the version of the file format that belongs to it."""
 _LARGEST_ONNX = 2**31 - 1
-"""Most bytes of a protocol buffer."""
+"""Largest size of a protocol buffer, in bytes."""
 
 
 def to_onnx(model: Any, path: str | os.PathLike[str], *, dtype: Literal["float32", "float64"] = "float32") -> Path:
@@ -88,12 +88,12 @@ def _check_onnx_size(n_bytes: int) -> None:
 
 
 def _onnx(module: str) -> Any:
-    """A module of the onnx package, which is loaded only where it is used."""
+    """Import a module of the onnx package on first use."""
     return import_module(f"onnx.{module}")
 
 
 class Graph:
-    """Nodes and constants in the making. `add` returns the name of a node's result, so that calls nest."""
+    """Nodes and constants of a model. `add` returns the name of a node's result, so calls can be nested."""
 
     def __init__(self, n_features: int, dtype: str) -> None:
         self.n_features = n_features
@@ -125,7 +125,7 @@ class Graph:
         return name
 
     def finish(self, outputs: Sequence[tuple[str, str, tuple[str | int, ...]]]) -> Any:
-        """The model, with outputs given by name, type and shape."""
+        """Make the model, with outputs given by name, type and shape."""
         helper, kinds = _onnx("helper"), _onnx("onnx_ml_pb2").TensorProto
         types = {"float32": kinds.FLOAT, "float64": kinds.DOUBLE, "int64": kinds.INT64}
         given = helper.make_tensor_value_info("X", types[self.dtype], ["n", self.n_features])

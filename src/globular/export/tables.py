@@ -1,4 +1,4 @@
-"""Centres of the models of any library, as arrays and as tables in files."""
+"""Centres of models of any library as arrays, and written as tables."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Floats = NDArray[np.floating[Any]]
 
 
 def centers_from(source: Any) -> Floats:
-    """Centres of a fitted clusterer of any library, for ``init=`` or as a plain array.
+    """Return the centres of a fitted model of any library, for ``init=`` or as a plain array.
 
     Parameters
     ----------
@@ -83,7 +83,7 @@ def _find_centers(source: Any) -> Any:
 def to_npy(model: Any, path: str | os.PathLike[str]) -> Path:
     """Write the centres of a model to a ``.npy`` file (or ``.csv``, ``.parquet``), whole or not at all.
 
-    In tables the columns have the names of the fit, where there were any.
+    Columns of tables have the names of the fit, if it had names.
 
     Examples
     --------
@@ -103,8 +103,8 @@ def to_npy(model: Any, path: str | os.PathLike[str]) -> Path:
 def to_tree_table(model: Any, path: str | os.PathLike[str]) -> Path:
     """Write the tree of a :class:`globular.HierarchicalKMeans` as a table of (id, parent, vector), whole or not at all.
 
-    A line for each cluster, the lowest level first, whose `id` is its place; those at the top have no parent. That is
-    how VectorChord takes centroids that were found elsewhere, by an external build. A ``.parquet`` file has lists for
+    One line per cluster, lowest level first; `id` is the position, and clusters at the top have no parent. VectorChord
+    takes such a table for an external build. A ``.parquet`` file has lists for
     vectors; a ``.csv`` file has them as PostgreSQL reads vectors, ``[0.5,1.0]``.
 
     Examples
@@ -140,5 +140,5 @@ def to_tree_table(model: Any, path: str | os.PathLike[str]) -> Path:
 
 
 def load_faiss() -> Any:
-    """The package faiss, or an error that names the extra."""
+    """Import faiss, or raise an error that names the extra."""
     return import_extra("faiss", "faiss-cpu", "export", "a faiss index")

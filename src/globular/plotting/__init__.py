@@ -1,8 +1,7 @@
 """Pictures of a clustering. Needs matplotlib.
 
-Each function draws into an Axes `ax`, by default that of a new figure, and returns it.
-Colours keep one meaning throughout: blue is the model, grey what it is compared with. Clusters in a map are
-told apart by a handful of hues in turn: with thousands of clusters no colour can be a name.
+Each function draws into an Axes `ax`, by default of a new figure, and returns it. Blue is the model, grey is for
+comparison. Clusters in a map take turns with a handful of hues, since thousands cannot have a colour each.
 """
 
 from globular.plotting.history import plot_curves, plot_history, plot_selection, plot_time_quality

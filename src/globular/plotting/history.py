@@ -1,4 +1,4 @@
-"""Pictures of fits: the objective of one, the errors of several over time, scores over the number of clusters."""
+"""Pictures of fits: objective over time, errors of several fits, scores over the number of clusters."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ _NAMES = {
 
 
 def pyplot() -> Any:
-    """matplotlib's pyplot, or an error that names the extra."""
+    """Import matplotlib's pyplot, or raise an error that names the extra."""
     return import_extra("matplotlib.pyplot", "matplotlib", "plot", "drawing")
 
 
 def new_axes(ax: Axes | None) -> Axes:
-    """The Axes to draw into: the given one, or that of a new figure."""
+    """The given Axes, or the Axes of a new figure."""
     return pyplot().subplots(layout="constrained")[1] if ax is None else ax
 
 
 def tidy(axes: Axes) -> Axes:
-    """Light grid, no box."""
+    """Give the Axes a light grid and no box."""
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(True, color="#e5e7ea", linewidth=0.6)
     axes.set_axisbelow(True)
@@ -50,7 +50,7 @@ def plot_history(history: Any, ax: Axes | None = None) -> Axes:
     Parameters
     ----------
     history : History or fitted estimator
-        What the fit recorded.
+        Records of the fit.
 
     Examples
     --------
@@ -88,7 +88,7 @@ def plot_history(history: Any, ax: Axes | None = None) -> Axes:
 
 
 def _mark_stages(axes: Axes, records: History, *, at_top: bool) -> None:
-    """A line where each stage begins, with its name at an end of it; none where there is only one."""
+    """Draw a line with a name where each stage begins, if there are several stages."""
     groups = [(stage, next(group)) for stage, group in groupby(records, key=lambda record: record.stage)]
     for stage, first in groups if len(groups) > 1 else ():
         axes.axvline(first.seconds, color=GREY, linewidth=0.8, linestyle=":")
@@ -104,9 +104,9 @@ def plot_curves(curves: Mapping[str, Any], ax: Axes | None = None, highlight: Se
     Parameters
     ----------
     curves : mapping of str to fitted estimator, History or (seconds, errors)
-        What to draw, by name.
+        Curves by name.
     highlight : sequence of str, optional
-        Names to draw in colour, the others in grey; all in colour if there are none.
+        Names to draw in colour, the others in grey; by default all are in colour.
 
     Examples
     --------

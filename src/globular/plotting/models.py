@@ -26,7 +26,7 @@ def plot_sizes(model_or_labels: Any, ax: Axes | None = None) -> Axes:
     Parameters
     ----------
     model_or_labels : fitted estimator or array of int
-        Labels, or a model with ``labels_``; a model also tells of clusters without rows.
+        Labels, or a model with ``labels_``; with a model clusters without rows are counted too.
 
     Examples
     --------
@@ -78,9 +78,9 @@ def plot_clusters(
     centers : array of shape (k, 2)
         Centres in the same two dimensions.
     max_points : int, default=100_000
-        Of more rows a random part is drawn, and the title says so.
+        If there are more rows, a random part of this size is drawn and the title says so.
     random_state : int, default=0
-        Seed of that choice.
+        Seed of the random part.
 
     Examples
     --------
@@ -110,7 +110,7 @@ def plot_clusters(
 
 
 def _hues(labels: NDArray[Any], centers: NDArray[Any]) -> NDArray[Any]:
-    """The colour of each row is that of its cluster; clusters side by side in the plane have different colours."""
+    """Colour of each row by its cluster; neighbouring clusters have different colours."""
     from matplotlib.colors import to_rgba_array
     from scipy.spatial import Delaunay, QhullError
 
@@ -192,7 +192,7 @@ def plot_graph(model: Any, ax: Axes | None = None, max_clusters: int = 5000) -> 
     model : fitted model with ``neighbors_``
         `VariationalKMeans` or `VariationalGaussianMixture`.
     max_clusters : int, default=5000
-        Of more clusters the largest are drawn, and the title says so.
+        If there are more clusters, the largest are drawn and the title says so.
 
     Examples
     --------
@@ -238,9 +238,9 @@ def plot_tree(linkage: NDArray[np.float64], ax: Axes | None = None, *, n_leaves:
     Parameters
     ----------
     linkage : array of shape (n_clusters − 1, 4)
-        Joins as SciPy has them, such as ``globular.cluster_tree(model).linkage``.
+        Joins in the format of SciPy, such as ``globular.cluster_tree(model).linkage``.
     n_leaves : int, default=30
-        How many groups to go down to; a number in brackets says how many clusters a group has.
+        Number of groups at the bottom; a number in brackets is the number of clusters in a group.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""A picture of a tree of clusters whose levels were fitted: its nodes as wide as their rows are many."""
+"""Picture of a fitted tree of clusters: the width of a node is its share of the rows."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 def plot_icicle(model: Any, ax: Axes | None = None) -> Axes:
     """Draw a :class:`globular.HierarchicalKMeans`: a line of boxes for each level, each below the one it belongs to.
 
-    The width of a box is the share of rows in the cluster. Colours are those of the clusters at the top.
+    The width of a box is the share of rows in the cluster; its colour is the one of its cluster at the top.
 
     Examples
     --------

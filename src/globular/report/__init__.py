@@ -1,4 +1,4 @@
-"""One page about a fitted model: how it converged, how large its clusters are, where they lie, what is in them.
+"""One HTML page about a fitted model: convergence, sizes, map and contents of its clusters.
 
 The page is one HTML file that needs no network and no server; it is made for 10 and for 100,000 clusters alike. Here
 figures become HTML, arrays base64, and everything one file.
@@ -37,7 +37,7 @@ __all__ = ["write_report"]
 
 _SCRIPTS = ("arrays.js", "charts.js", "map.js", "panel.js", "main.js")
 _GRID = 65535
-"""Positions on the map are whole numbers up to this."""
+"""Largest coordinate on the map; positions are whole numbers."""
 
 
 def write_report(
@@ -57,17 +57,17 @@ def write_report(
     Parameters
     ----------
     model : fitted k-means model or mixture
-        Of a :class:`globular.ResidualKMeans` the page shows the clusters of the first level, and figures of all.
+        For a :class:`globular.ResidualKMeans` the page shows the clusters of the first level, and figures of all.
     path : path
         Ends in ``.html``. Written whole or not at all.
     data : array, CSR matrix, data frame, source or path, optional
-        Rows to count, and to show for every cluster: usually those of the fit. Read once, block by block, and
-        assigned by ``predict``; where that would take long, by ``predict(X, exact=False)``, and the page says so.
+        Rows to count and to show for every cluster, usually the rows of the fit. Read once, block by block, and
+        assigned by ``predict``, or by ``predict(X, exact=False)`` where that would take long; the page then says so.
     title : str, optional
         Headline of the page.
     images : str, default="auto"
-        Whether rows are images: "auto" looks at squares of at least 8 × 8 values, "28x28" or "32x32x3" says so, "none"
-        says they are not.
+        Whether to show rows as images: "auto" tests squares of at least 8 × 8 values for smoothness, "28x28" or
+        "32x32x3" is their shape, "none" shows none.
     progress : callable, optional
         Called with the number of rows read so far.
 
@@ -100,7 +100,7 @@ def write_report(
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Everything that goes into a page."""
+    """Contents of a page."""
 
     model: Any
     clusters: Clusters
@@ -110,11 +110,11 @@ class Report:
 
     @property
     def n_rows(self) -> int | None:
-        """Rows that the sizes count, where they count rows."""
+        """Number of rows, if sizes count rows."""
         return round(float(self.clusters.sizes.sum())) if self.clusters.size_unit == "rows" else None
 
     def html(self, title: str | None) -> str:
-        """The page as text."""
+        """Make the page as text."""
         heading = title or f"{len(self.clusters):,} clusters"
         parts = {
             "title": html.escape(heading),
@@ -143,7 +143,7 @@ class Report:
         return " · ".join(words)
 
     def _assignment(self) -> str:
-        """How the rows were assigned, where not by comparing all centres; and how often that misses the closest."""
+        """Note on rows that were not compared with all centres, and how often they miss the closest one."""
         if self.scan is None or self.scan.exact:
             return ""
         found = self.model.certificate(self.source) if hasattr(self.model, "certificate") else None
@@ -208,7 +208,7 @@ class Report:
 
 
 def encode_array(values: NDArray[Any]) -> dict[str, Any]:
-    """An array as the page reads it: type, shape, and its compressed bytes as text."""
+    """Encode an array for the page: type, shape and compressed bytes as text."""
     packed = gzip.compress(np.ascontiguousarray(values).tobytes(), compresslevel=6, mtime=0)
     return {
         "type": values.dtype.newbyteorder("<").str[1:],
@@ -218,7 +218,7 @@ def encode_array(values: NDArray[Any]) -> dict[str, Any]:
 
 
 def _on_grid(positions: NDArray[np.float64]) -> tuple[NDArray[np.uint16], list[float]]:
-    """Positions as whole numbers, both axes on one scale, and the width and height of the map, the larger one 1."""
+    """Positions as whole numbers on one scale, and width and height of the map, the larger one 1."""
     low = positions.min(axis=0)
     span = np.ptp(positions, axis=0)
     scale = float(span.max()) or 1.0
@@ -239,7 +239,7 @@ Table = list[tuple[str, str]]
 
 
 def key_figures(model: Any, clusters: Clusters, n_rows: int | None) -> Table:
-    """The line of large numbers at the head of the page."""
+    """Large numbers at the head of the page."""
     history = history_of(model)
     figures: Table = [("clusters", f"{len(clusters):,}")]
     if n_rows is not None:
@@ -261,7 +261,7 @@ def key_figures(model: Any, clusters: Clusters, n_rows: int | None) -> Table:
 
 
 def mean_squared_error(model: Any, history: History) -> float | None:
-    """Inertia per unit of weight; the weight is what the last record's objective and error imply."""
+    """Inertia per unit of weight, with the weight implied by the last record."""
     last = history[-1] if history else None
     if last is None or last.quantization_error is None or not hasattr(model, "inertia_"):
         return None
@@ -269,13 +269,13 @@ def mean_squared_error(model: Any, history: History) -> float | None:
 
 
 def history_of(model: Any) -> History:
-    """What the fit recorded; empty if it did not."""
+    """History of the fit; empty if there is none."""
     found = getattr(model, "history_", None)
     return found if isinstance(found, History) else History()
 
 
 def size_figures(clusters: Clusters) -> Table:
-    """How even the clusters are."""
+    """Figures about the evenness of cluster sizes."""
     sizes, C = clusters.sizes, len(clusters)
     if not clusters.size_unit or sizes.sum() <= 0:
         return []
@@ -299,7 +299,7 @@ def size_figures(clusters: Clusters) -> Table:
 
 
 def settings(model: Any) -> tuple[Table, Table]:
-    """Parameters that differ from their default, and parameters that do not."""
+    """Parameters in two lists: changed from the default, and unchanged."""
     changed: Table = []
     usual: Table = []
     defaults = {name: p.default for name, p in inspect.signature(type(model)).parameters.items()}
@@ -314,14 +314,14 @@ def settings(model: Any) -> tuple[Table, Table]:
 
 
 def outcome(model: Any) -> Table:
-    """What the fit chose and how it ended."""
+    """Results of the fit, and why it ended."""
     names = ("algorithm_", "init_", "stopped_", "converged_", "n_iter_", "inertia_", "lower_bound_", "label_recall_")
     found = [(name, getattr(model, name, None)) for name in names]
     return [(name, _shown_value(value)) for name, value in found if value is not None]
 
 
 def levels(model: Any) -> Table:
-    """Error and use of the words of every level of a residual quantiser."""
+    """For each level of a residual quantiser: error, and use of its words."""
     if not hasattr(model, "codes_"):
         return []
     table: Table = [("rows with the code of another row", f"{model.n_collisions_:,}")]
@@ -334,7 +334,7 @@ def levels(model: Any) -> Table:
 
 
 def timings(model: Any, n_rows: int | None) -> Table:
-    """Where the seconds went, as far as the history tells."""
+    """Seconds of the stages, from the history."""
     history = history_of(model)
     if not history:
         return []
@@ -360,7 +360,7 @@ def timings(model: Any, n_rows: int | None) -> Table:
 
 
 def memory(model: Any, C: int, n_rows: int | None, data_bytes: int | None) -> Table:
-    """Bytes of the model's arrays, of the data, and of the table that is never made."""
+    """Bytes of the model's arrays, of the data, and of an N × C table for comparison."""
     table: Table = []
     for name, value in sorted(vars(model).items()):
         if name.endswith("_") and isinstance(value, np.ndarray) and value.ndim:
@@ -373,7 +373,7 @@ def memory(model: Any, C: int, n_rows: int | None, data_bytes: int | None) -> Ta
 
 
 def percent(share: float) -> str:
-    """A share with three digits."""
+    """Format a share as a percentage with three digits."""
     return f"{100 * share:.3g} %"
 
 

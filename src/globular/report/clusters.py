@@ -1,4 +1,4 @@
-"""What the page tells of every cluster: its size, error, place, neighbours; and the closest rows, from one pass."""
+"""Size, error, position, neighbours and closest rows of every cluster, from one pass."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ from globular.model.statistics import F64, I64
 
 _VALUES_PER_BLOCK = 1 << 22
 SEARCH_FROM = 2000
-"""Clusters from which rows may be assigned by way of cells of centres rather than by all centres."""
+"""Number of clusters from which rows may be assigned through cells of centres instead of all centres."""
 EXACT_WORK = 2e11
-"""Rows × centres × columns up to which they are compared all the same; larger = exact for longer, some 10 s here."""
+"""Rows × centres × columns up to which all centres are compared; larger = exact, but slower; about 10 s."""
 SHOWN_NEIGHBORS = 6
-"""Neighbours of a cluster that the page knows."""
+"""Number of neighbours of a cluster on the page."""
 _EXACT_AXES_UP_TO = 1500
-"""Columns up to which the axes come from the whole covariance matrix of the centres."""
+"""Number of columns up to which the axes of the map come from the full covariance matrix of the centres."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """What one pass has found."""
+    """Result of the pass over the rows."""
 
     counts: I64
     """Rows of each cluster, (C,)."""
@@ -48,13 +48,13 @@ class Scan:
     distances: F64
     """Distances of `rows` to the centre of their cluster, as `predict` gives them, (C, n_exemplars)."""
     exact: bool
-    """Whether every row was compared with every centre."""
+    """True if every row was compared with every centre."""
 
 
 def scan(
     model: Any, centers: F64, source: Source, n_exemplars: int, progress: Callable[[int], None] = lambda done: None
 ) -> Scan:
-    """Assign every row of the source and keep the closest rows of each cluster. `progress` hears of rows done."""
+    """Assign every row and keep the closest rows of each cluster; `progress` is called with the number of rows done."""
     check_columns(source, centers.shape[1], getattr(model, "feature_names_in_", None))
     C = len(centers)
     assign = getattr(model, "predict_components", model.predict)  # clusters of several components have no centre
@@ -76,7 +76,7 @@ def scan(
 
 
 def is_cosine(model: Any) -> bool:
-    """Whether distances are 1 − cos, which is half of ‖x − μ‖² between unit vectors."""
+    """True if distances are 1 − cos, half of ‖x − μ‖² between unit vectors."""
     return bool(getattr(model, "metric", "") == "cosine")
 
 
@@ -94,12 +94,12 @@ def squared_distances(rows: Matrix, centers: F64, labels: NDArray[Any], *, unit:
 
 
 def as_dense(rows: Any) -> NDArray[Any]:
-    """Rows as an array, whether they are sparse or not."""
+    """Rows as a dense array."""
     return rows.toarray() if hasattr(rows, "toarray") else np.asarray(rows)
 
 
 class _Closest:
-    """The n closest rows of every cluster among all that were added."""
+    """Keeps the n closest rows of every cluster among the rows added."""
 
     def __init__(self, C: int, n: int) -> None:
         self.rows = np.full((C, n), -1, dtype=np.int64)
@@ -123,7 +123,7 @@ class _Closest:
 
 @dataclass(frozen=True, slots=True)
 class Plane:
-    """Clusters in two dimensions."""
+    """Positions of clusters in two dimensions."""
 
     positions: F64
     """(C, 2)."""
@@ -134,28 +134,28 @@ class Plane:
 
 @dataclass(frozen=True, slots=True)
 class Clusters:
-    """The clusters of a model, as the page shows them."""
+    """Clusters of a model as the page shows them."""
 
     centers: F64
     plane: Plane
     sizes: F64
     """(C,), in units of `size_unit`."""
     size_unit: str
-    """"rows", "share" (weights of a mixture), or "" where nothing is known: all sizes are 1 then."""
+    """"rows", "share" (weights of a mixture), or "" if unknown: all sizes are 1 then."""
     errors: F64 | None
     """(C,), mean squared or cosine distance of a cluster's rows to its centre, or the trace of its covariance."""
     error_name: str
     neighbors: Graph
     """(C, up to SHOWN_NEIGHBORS), closest first, without the cluster itself."""
     graph_of_model: bool
-    """Whether the model knew the neighbours; otherwise they are the closest centres."""
+    """True if the neighbours are from the model, False if they are the closest centres."""
 
     def __len__(self) -> int:
         return len(self.centers)
 
 
 def describe_clusters(model: Any, scan: Scan | None) -> Clusters:
-    """Gather what is known about the clusters of a fitted model, with the data (`scan`) or without."""
+    """Describe the clusters of a fitted model, with data (`scan`) or without."""
     centers = centers_of(model)
     sizes, unit = _sizes(model, scan, len(centers))
     errors, error_name = _errors(model, scan, centers)
@@ -221,7 +221,7 @@ def _errors(model: Any, scan: Scan | None, centers: F64) -> tuple[F64 | None, st
 
 
 def project(centers: F64, sizes: F64, names: Any = None) -> Plane:
-    """The plane of largest variance of the centres, weighted by size; up to two columns as they are."""
+    """Project centres on their plane of largest variance, weighted by size; up to two columns stay as they are."""
     C, D = centers.shape
     if D <= 2:
         named = names is not None and len(names) == D

@@ -1,8 +1,8 @@
 """Centres and exemplar rows in a form that fits into a page: a table, a profile, or an image.
 
-Up to a dozen columns are shown as numbers. More are a profile: a line over the columns, a byte each. Rows that are
-square images become images; whether they are is seen by their smoothness, since 256 columns may be 16 × 16 pixels
-or an embedding. Where the centres of all clusters would not fit, the largest clusters have theirs.
+Up to a dozen columns are shown as numbers, more as a profile: a line over the columns, a byte each. Smooth square rows
+are shown as images (256 columns may be 16 × 16 pixels or an embedding). Where the centres of all clusters would not
+fit, only the largest clusters have theirs.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ ImageShape = tuple[int, int, int]
 """Height, width, channels."""
 
 EXEMPLARS = (6, 3, 1)
-"""Numbers of rows that may be shown per cluster; the page takes the largest number that fits for all clusters."""
+"""Numbers of rows per cluster to choose from; the page takes the largest that fits for all clusters."""
 _BUDGET = 6_000_000
-"""Bytes of centres and rows in a page, before compression."""
+"""Largest size of centres and rows in a page, in bytes before compression."""
 _TABLE_UP_TO = 12
 _PROFILE_POINTS = 512
 _SMALLEST_SIDE = 8
@@ -37,18 +37,18 @@ _SMOOTH = 0.75
 
 @dataclass(frozen=True, slots=True)
 class Pictures:
-    """Values of centres and of exemplar rows, for the clusters `shown`."""
+    """Values of centres and closest rows, for the clusters `shown`."""
 
     kind: Kind
     columns: list[str]
     """Names of the columns of a table."""
     image: ImageShape | None
     low: float
-    """The value that the byte 0 stands for."""
+    """Value of the byte 0."""
     high: float
-    """The value that the byte 255 stands for."""
+    """Value of the byte 255."""
     shown: NDArray[np.int32]
-    """Clusters that have values here, ascending."""
+    """Numbers of the clusters with values, ascending."""
     centers: NDArray[Any]
     """(shown, width): numbers for a table, bytes otherwise."""
     rows: NDArray[Any]
@@ -59,14 +59,14 @@ class Pictures:
 
 
 def n_exemplars_for(C: int, D: int) -> int:
-    """How many rows per cluster fit into the page."""
+    """Number of rows per cluster that fit into the page."""
     return next((n for n in EXEMPLARS if C * (n + 1) * _width(D) <= _BUDGET), EXEMPLARS[-1])
 
 
 def picture_clusters(
     clusters: Clusters, scan: Scan | None, source: Source | None, images: ImageShape | Literal["auto", "none"]
 ) -> Pictures:
-    """Values of the centres, and of the rows that the scan has found."""
+    """Values of the centres and of the rows of the scan."""
     D = clusters.centers.shape[1]
     n = 0 if scan is None else scan.rows.shape[1]
     n_shown = _BUDGET // ((n + 1) * _width(D))
@@ -103,7 +103,7 @@ def picture_clusters(
 
 
 def _width(D: int) -> int:
-    """Bytes for one row."""
+    """Size of one row in bytes."""
     return 4 * D if D <= _TABLE_UP_TO else min(D, _PROFILE_POINTS) if not _sides(D) else D
 
 
@@ -115,7 +115,7 @@ def in_single(values: F64) -> NDArray[np.floating[Any]]:
 
 
 def _take(source: Source | None, numbers: I64, D: int) -> NDArray[np.floating[Any]]:
-    """The rows of the source with the given row numbers; zeros where the number is −1."""
+    """Rows of the source by number; zeros where the number is −1."""
     rows = np.zeros((*numbers.shape, D))
     filled = numbers >= 0
     if source is not None and filled.any():
@@ -126,7 +126,7 @@ def _take(source: Source | None, numbers: I64, D: int) -> NDArray[np.floating[An
 
 
 def _pool(values: NDArray[Any]) -> NDArray[Any]:
-    """Means of neighbouring columns, so that there are no more of them than points in a profile."""
+    """Means of neighbouring columns, at most as many as points in a profile."""
     D = values.shape[-1]
     if D <= _PROFILE_POINTS:
         return values
@@ -135,7 +135,7 @@ def _pool(values: NDArray[Any]) -> NDArray[Any]:
 
 
 def _range(centers: NDArray[Any], rows: NDArray[Any]) -> tuple[float, float]:
-    """Smallest and largest value but for a few outliers."""
+    """Smallest and largest value without a few outliers."""
     sample = np.concatenate([centers.ravel()[:: max(1, centers.size // 500_000)], rows.ravel()[::7]])
     low, high = np.quantile(sample, [0.0005, 0.9995])
     return float(low), float(high if high > low else low + 1.0)
@@ -174,7 +174,7 @@ def _image_shape(images: ImageShape | Literal["auto", "none"], D: int, rows: NDA
 
 
 def _sides(D: int) -> ImageShape | None:
-    """A square image of one or three channels with D values, if there is one."""
+    """Shape of a square image with one or three channels and D values; None if there is none."""
     for channels in (1, 3):
         side = math.isqrt(D // channels)
         if side >= _SMALLEST_SIDE and side * side * channels == D:
@@ -183,7 +183,7 @@ def _sides(D: int) -> ImageShape | None:
 
 
 def _is_smooth(rows: NDArray[Any], shape: Sequence[int]) -> bool:
-    """Whether pixels resemble their neighbours, both ways, more than they resemble other pixels of the row."""
+    """True if pixels resemble their neighbours, in both directions, more than other pixels of the row."""
     images = rows.reshape(-1, *shape).astype(np.float64)
     typical = 2 * images.reshape(len(images), -1).var(axis=1).mean()
     return typical > 0 and all(

@@ -84,9 +84,24 @@ class SparseCenters:
         shift = (self.matrix - old.matrix).data
         return float(shift @ shift)
 
-    def dense(self) -> F64:
+    def dense_centers(self) -> F64:
         """The centres, (C, D)."""
         return np.asarray(self.matrix.toarray())
+
+
+@dataclass(frozen=True, slots=True)
+class SparseMeans(SparseCenters):
+    """Centres that are the sums of their rows, each over a divisor."""
+
+    counts: F64
+    """Σ w per cluster, (C,)."""
+    divisors: F64
+    """0 where the centre is not a mean: the cluster has no rows, or they cancel."""
+
+    def sums(self) -> sparse.csr_array:
+        """Σ w x per cluster, (C, D)."""
+        data = self.matrix.data * self.divisors[self.owners]
+        return sparse.csr_array((data, self.matrix.indices, self.matrix.indptr), self.shape)
 
 
 @dataclass(slots=True)

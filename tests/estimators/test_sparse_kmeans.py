@@ -222,11 +222,10 @@ def test_nested_batches_end_where_all_rows_do(X: Any, metric: str) -> None:
 
 def test_nested_batches_are_smaller_at_first_and_epochs_end_them(X: Any) -> None:
     first, last = (
-        NestedMiniBatchKMeans(400, batch_size=500, max_iter=n, random_state=0, n_init=n).fit(X) for n in (1, 5)
+        NestedMiniBatchKMeans(400, batch_size=500, max_iter=n, random_state=0, n_init=2).fit(X) for n in (1, 20)
     )
     assert first.batch_size_ < X.shape[0] == last.batch_size_
     assert (first.n_iter_, first.stopped_) == (1, "max_iter")
-    assert last.n_iter_ <= 6
     assert last.inertia_ < first.inertia_
     begun = NestedMiniBatchKMeans(400, random_state=0)
     for record in begun.fit_iter(X):

@@ -40,7 +40,7 @@ class KeptCenters:
         for name in ("cluster_centers_", "sparse_centers_"):
             self.__dict__.pop(name, None)
         if isinstance(centers, SparseCenters):
-            self.sparse_centers_ = centers.matrix.astype(data.dtype)
+            self.sparse_centers_ = centers.with_data(centers.matrix.data.astype(data.dtype))
         else:
             self.cluster_centers_ = np.asarray(centers.astype(data.dtype))
 
@@ -60,7 +60,7 @@ class KeptCenters:
             )
         if matrix.nnz:
             checked_floats(matrix.data, "sparse_centers_", (None,))
-        return SparseCenters(matrix.astype(np.float64))
+        return SparseCenters(SparseCenters(matrix).with_data(matrix.data.astype(np.float64)))
 
     def _centers(self) -> F64:
         return checked_floats(self.cluster_centers_, "cluster_centers_", (None, self.n_features_in_))

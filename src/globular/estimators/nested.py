@@ -383,7 +383,8 @@ class NestedMiniBatchKMeans(CentroidEstimator):
     def _take_votes(self, votes: AnyVotes | SparseMeans, data: Input, halves: Votes | None = None) -> None:
         taken = {"counts_": votes.counts * data.unit}
         if isinstance(votes, SparseMeans):
-            taken |= {"sparse_sums_": votes.sums() * data.unit, "sparse_centers_": votes.matrix.astype(data.dtype)}
+            data_as = votes.matrix.data.astype(data.dtype)
+            taken |= {"sparse_sums_": votes.sums() * data.unit, "sparse_centers_": votes.with_data(data_as)}
         else:
             taken |= {"sums_": votes.whole_sums() * data.unit, "cluster_centers_": votes.centers_as(data.dtype)}
         if halves is not None:

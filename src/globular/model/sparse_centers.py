@@ -56,10 +56,13 @@ class SparseCenters:
         """‖m‖², (C,)."""
         return np.asarray(np.bincount(self.owners, self.matrix.data**2, minlength=self.shape[0]), dtype=np.float64)
 
+    def with_data(self, data: Floats) -> sparse.csr_array:
+        """The matrix with other numbers in its places, which are not copied."""
+        return sparse.csr_array((data, self.matrix.indices, self.matrix.indptr), self.shape)
+
     def over(self, divisors: F64) -> SparseCenters:
         """Each centre by its divisor, (C,)."""
-        data = self.matrix.data / divisors[self.owners]
-        return SparseCenters(sparse.csr_array((data, self.matrix.indices, self.matrix.indptr), self.shape))
+        return SparseCenters(self.with_data(self.matrix.data / divisors[self.owners]))
 
     def followed_by(self, others: SparseCenters) -> SparseCenters:
         """These centres and others."""
@@ -100,8 +103,7 @@ class SparseMeans(SparseCenters):
 
     def sums(self) -> sparse.csr_array:
         """Σ w x per cluster, (C, D)."""
-        data = self.matrix.data * self.divisors[self.owners]
-        return sparse.csr_array((data, self.matrix.indices, self.matrix.indptr), self.shape)
+        return self.with_data(self.matrix.data * self.divisors[self.owners])
 
 
 @dataclass(slots=True)

@@ -62,18 +62,22 @@ def best_sparse_seeds(
     return min(found, key=lambda pair: pair[0])[1]
 
 
-def sparse_kmeans(shard: Shard, centers: SparseCenters, options: ProbingOptions) -> Iterator[Step[SparseMeans]]:
+def sparse_kmeans(
+    shard: Shard, centers: SparseCenters, options: ProbingOptions, *, fills: bool = True
+) -> Iterator[Step[SparseMeans]]:
     """Lloyd's algorithm; it ends when no label changes, or by `min_gain`, `tol` and `max_iter` of the options."""
     before = np.inf
     for iteration in count(1):
         statistics = shard.run(AssignSparse(centers))
         objective = statistics.objective
-        means = _means(statistics, centers, unit=options.unit_centers)
+        means = _means(statistics, centers, unit=options.unit_centers, fills=fills)
         if objective == 0.0:  # rows that lie at their centres have nothing to gain from means, which are rounded
             means = replace(means, matrix=centers.matrix)
-        n_relocated = statistics.far.shape[0]
+        n_relocated = statistics.far.shape[0] if fills else 0
         gain, before = before - objective, objective
         n_changed = statistics.n_changed if iteration > 1 else shard.n_rows
+        n_distances = statistics.n_distances
+        del statistics  # its sums are as large as the rows
         stopped = ""
         if n_changed + n_relocated == 0 or objective == 0.0:
             stopped = "no label changed"
@@ -83,9 +87,7 @@ def sparse_kmeans(shard: Shard, centers: SparseCenters, options: ProbingOptions)
             stopped = "centres moved less than tol"
         elif iteration >= options.max_iter:
             stopped = "max_iter"
-        yield Step(
-            iteration, objective, statistics.n_distances, n_changed, means, stopped, lift=SparseCenters.dense_centers
-        )  # fmt: skip
+        yield Step(iteration, objective, n_distances, n_changed, means, stopped, lift=SparseCenters.dense_centers)
         if stopped:
             return
         centers = means
@@ -111,7 +113,7 @@ def nested_sparse_kmeans(
             min_gain=options.min_gain if is_full else k / (max(1, b - k) * options.rho**2),
             tol=options.tol if is_full else 0.0,
         )  # fmt: skip
-        for step in sparse_kmeans(part, centers, stepping):
+        for step in sparse_kmeans(part, centers, stepping, fills=is_full):
             shard.labels[rows] = part.labels
             centers, n_visits, n_steps = step.model, n_visits + b, n_steps + 1
             yield Step(
@@ -124,7 +126,7 @@ def nested_sparse_kmeans(
         b = min(2 * b, N)
 
 
-def _means(statistics: SparseStatistics, old: SparseCenters, *, unit: bool) -> SparseMeans:
+def _means(statistics: SparseStatistics, old: SparseCenters, *, unit: bool, fills: bool) -> SparseMeans:
     """Means of the clusters; those that have run empty move to far rows."""
     sums, counts, far = statistics.sums, statistics.counts, statistics.far
     divisors = np.sqrt(sums.norms) if unit else counts
@@ -132,6 +134,7 @@ def _means(statistics: SparseStatistics, old: SparseCenters, *, unit: bool) -> S
     kept = np.flatnonzero(divisors <= 0)  # without rows, or opposite rows cancel: the cluster keeps its centre
     if len(kept):
         means = means.replaced(kept, old.picked(kept))
-        means = means.replaced(np.flatnonzero(counts <= 0)[: far.shape[0]], far)
+        if fills:
+            means = means.replaced(np.flatnonzero(counts <= 0)[: far.shape[0]], far)
         divisors = np.maximum(divisors, 0.0)
     return SparseMeans(means.matrix, counts, divisors)

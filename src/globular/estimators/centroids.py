@@ -29,13 +29,13 @@ from globular.estimators.checks import (
     checked_limit,
     fit_bytes,
     sparse_bytes,
-)
+)  # fmt: skip
 from globular.estimators.elsewhere import lazily, where_x_is
 from globular.estimators.inputs import Input, open_input
 from globular.estimators.kept_centers import KeptCenters
 from globular.estimators.parameters import AUTO, FROM_ONE, Constraints, one_of
 from globular.estimators.running import Clock, Fit, warn_user
-from globular.estimators.starts import filled_up, filled_up_sparsely, of_unit_length, spare_centers
+from globular.estimators.starts import filled_up, of_unit_length, spare_centers
 from globular.model.history import History, Record
 from globular.model.sparse_centers import SparseCenters
 from globular.model.statistics import F64, I64
@@ -83,12 +83,11 @@ class CentroidEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clust
 
     def _take_preparation(self, step: Step[Any], data: Input, spare: Callable[[], F64]) -> None:
         """Set the fitted attributes while iterations are prepared: the centres so far, filled up with spare ones."""
-        unit = self.metric == "cosine"
         if isinstance(step.model, SparseCenters):
-            self._keep_centers(filled_up_sparsely(step.model, self.n_clusters, data, unit=unit), data)
+            self._keep_centers(step.model.picked(np.arange(self.n_clusters) % step.model.shape[0]), data)
             return
         centers = filled_up(step.lifted(), self.n_clusters, spare)
-        self._keep_centers(of_unit_length(centers) if unit else centers, data)
+        self._keep_centers(of_unit_length(centers) if self.metric == "cosine" else centers, data)
 
     @abstractmethod
     def _take_over(self, step: Step[Any], data: Input) -> None:
@@ -256,7 +255,7 @@ class CentroidEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clust
         """The rows with their labels, by all centres or by those of a few cells."""
         check_is_fitted(self)
         shard = self._open(X, None, reset=False).shard
-        if exact:
+        if exact or self._stays_sparse(shard):
             self._assign(shard)
         else:
             find_labels(shard, self._centers(), np.random.default_rng(0))

@@ -67,7 +67,9 @@ class KeptCenters:
 
     def _assign(self, shard: Shard) -> HardStatistics:
         """Label every row with the closest of all centres, which stay sparse where rows are."""
-        centers = self._sparse_centers()
-        if centers is None or shard.why_not(LabelSparse):
-            return shard.run(Assign(self._centers(), want="labels"))
-        return shard.run(LabelSparse(centers))
+        centers = self._sparse_centers() if self._stays_sparse(shard) else None
+        return shard.run(Assign(self._centers(), want="labels") if centers is None else LabelSparse(centers))
+
+    def _stays_sparse(self, shard: Shard) -> bool:
+        """Whether an inverted file finds the closest centre: then no search among few of them is faster."""
+        return "sparse_centers_" in vars(self) and not shard.why_not(LabelSparse)

@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from scipy import sparse
 from sklearn.utils import check_array
 
 from globular.algorithms.seeding.common import evenly_spread_masses
@@ -15,9 +14,7 @@ from globular.algorithms.seeding.named import Start, Starting, draw_seeds
 from globular.estimators.inputs import Input
 from globular.estimators.validation import naming
 from globular.model.history import ITERATIONS, SEEDS
-from globular.model.sparse_centers import SparseCenters
 from globular.model.statistics import F64
-from globular.seam.passes import Index
 
 
 def starting_centers(
@@ -63,24 +60,11 @@ def of_unit_length(centers: F64) -> F64:
     return scaled
 
 
-def _spare_rows(data: Input, n_clusters: int) -> Index:
-    """Rows in the place of seeds that are not drawn yet; they take none of the random numbers of a fit."""
-    rng = np.random.default_rng(0)
-    masses = evenly_spread_masses(data.shard.total_weight, n_clusters, rng)
-    return rng.permutation(data.shard.locate(masses, "weights"))
-
-
 def spare_centers(data: Input, n_clusters: int) -> F64:
-    """These rows as dense centres."""
-    return data.shard.take(_spare_rows(data, n_clusters))
-
-
-def filled_up_sparsely(centers: SparseCenters, n_clusters: int, data: Input, *, unit: bool) -> SparseCenters:
-    """`filled_up` with spare centres that are sparse."""
-    rows = _spare_rows(data, n_clusters)[centers.shape[0] :]
-    spare = SparseCenters(sparse.csr_array(data.matrix[rows].astype(np.float64)))
-    lengths = np.sqrt(spare.norms) if unit else np.ones(len(rows))
-    return centers.followed_by(spare.over(np.where(lengths > 0, lengths, 1.0)))
+    """Rows in the place of seeds that are not drawn yet; they take none of the random numbers of a fit."""
+    shard, rng = data.shard, np.random.default_rng(0)
+    masses = evenly_spread_masses(shard.total_weight, n_clusters, rng)
+    return rng.permutation(shard.take(shard.locate(masses, "weights")))
 
 
 def filled_up(centers: F64, n_clusters: int, spare: Callable[[], F64]) -> F64:

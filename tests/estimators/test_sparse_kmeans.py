@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from globular import KMeans, load, save
+from globular import KMeans, NestedMiniBatchKMeans, load, save
 from globular.algorithms.kmeans.pipeline import PROBING_FROM, PipelineOptions
 from globular.errors import DataError
 from globular.model.sparse_centers import SPARSE_FROM
@@ -201,3 +201,53 @@ def test_damaged_sparse_centers_are_refused(X: Any, tmp_path: Path, part: str, v
     getattr(model.sparse_centers_, part)[-1] = value
     with pytest.raises((ValueError, DataError)):
         load(save(model, tmp_path / "model"))
+
+
+@pytest.mark.parametrize("metric", ["euclidean", "cosine"])
+def test_nested_batches_end_where_all_rows_do(X: Any, metric: str) -> None:
+    model = NestedMiniBatchKMeans(400, metric=metric, batch_size=900, max_no_improvement=None, random_state=0).fit(X)
+    assert (model.search_, model.init_, model.label_recall_) == ("exact", "k-means++", 1.0)
+    assert (model.batch_size_, model.stopped_) == (len(model.labels_), "no label changed")
+    assert vars(model).keys().isdisjoint(("cluster_centers_", "sums_"))
+    np.testing.assert_array_equal(model.predict(X), model.labels_)
+    rows = X / np.sqrt(X.multiply(X).sum(axis=1))[:, None] if metric == "cosine" else X
+    member = sparse.csr_array((np.ones(len(model.labels_)), (model.labels_, np.arange(len(model.labels_)))))
+    np.testing.assert_array_equal(model.counts_, member.sum(axis=1))
+    np.testing.assert_allclose(model.sums_, (member @ rows).toarray(), rtol=1e-9, atol=1e-12)
+    lengths = np.linalg.norm(model.sums_, axis=1) if metric == "cosine" else model.counts_
+    np.testing.assert_allclose(model.cluster_centers_, model.sums_ / lengths[:, None], rtol=1e-9)
+    all_at_once = KMeans(400, metric=metric, random_state=0).fit(X)
+    assert model.inertia_ < 1.05 * all_at_once.inertia_
+
+
+def test_nested_batches_are_smaller_at_first_and_epochs_end_them(X: Any) -> None:
+    first, last = (
+        NestedMiniBatchKMeans(400, batch_size=500, max_iter=n, random_state=0, n_init=2).fit(X) for n in (1, 20)
+    )
+    assert first.batch_size_ < X.shape[0] == last.batch_size_
+    assert (first.n_iter_, first.stopped_) == (1, "max_iter")
+    assert last.inertia_ < first.inertia_
+    begun = NestedMiniBatchKMeans(400, random_state=0)
+    for record in begun.fit_iter(X):
+        assert begun.sparse_centers_.shape == (400, WORDS)
+        assert begun.counts_.sum() == (0 if record.iteration == 0 else begun.batch_size_)
+    assert begun.fit(X, sample_weight=np.full(X.shape[0], 2.0)).counts_.sum() == 2 * X.shape[0]
+
+
+def test_nested_batches_of_threads_and_on_disk_are_the_same_and_go_on(X: Any, tmp_path: Path) -> None:
+    one, two = (NestedMiniBatchKMeans(400, max_iter=3, random_state=0, n_threads=n).fit(X) for n in (1, 3))
+    np.testing.assert_array_equal(one.cluster_centers_, two.cluster_centers_)
+    save(one, tmp_path / "model")
+    again = load(tmp_path / "model")
+    np.testing.assert_array_equal(again.sums_, one.sums_)
+    for model in (one, again):
+        model.partial_fit(X[:1000])
+        assert "sparse_centers_" not in vars(model)
+    np.testing.assert_array_equal(again.cluster_centers_, one.cluster_centers_)
+
+
+def test_who_asks_for_bounds_or_for_the_papers_rule_gets_them(X: Any) -> None:
+    for asked in ({"search": "yinyang"}, {"growth_threshold": 100.0}, {"algorithm": "mbatch"}, {"search": "cells"}):
+        assert "sparse_centers_" not in vars(NestedMiniBatchKMeans(400, max_iter=1, random_state=0, **asked).fit(X))
+    start = X[:400].toarray()
+    assert NestedMiniBatchKMeans(400, init=start, max_iter=2).fit(X).init_ == "array"

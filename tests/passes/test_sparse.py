@@ -70,7 +70,7 @@ def test_rows_find_the_closest_of_sparse_centers(kind: str, unit_rows: bool, dty
         for shard in shards:
             found = shard.run(AssignSparse(SparseCenters.of(centers)))
             np.testing.assert_array_equal(shard.labels, labels)
-            np.testing.assert_allclose(found.sums.dense(), wanted.sums, rtol=1e-12, atol=1e-12)
+            np.testing.assert_allclose(found.sums.dense_centers(), wanted.sums, rtol=1e-12, atol=1e-12)
             np.testing.assert_allclose(found.counts, wanted.counts, rtol=1e-12)
             assert found.objective == pytest.approx(wanted.objective, rel=1e-12)
             assert found.n_changed == wanted.n_changed
@@ -242,16 +242,18 @@ def test_sparse_centers_are_what_dense_ones_are() -> None:
     one[3], other[5] = 0.0, 0.0
     a, b = SparseCenters.of(one), SparseCenters.of(other)
     assert a.shape == (600, 30)
-    np.testing.assert_array_equal(a.dense(), one)
+    np.testing.assert_array_equal(a.dense_centers(), one)
     np.testing.assert_allclose(a.norms, (one**2).sum(axis=1))
-    np.testing.assert_array_equal(a.over(1.0 + np.arange(600.0)).dense(), one / (1.0 + np.arange(600.0))[:, None])
-    np.testing.assert_array_equal(a.followed_by(b).dense(), np.concatenate([one, other]))
+    np.testing.assert_array_equal(
+        a.over(1.0 + np.arange(600.0)).dense_centers(), one / (1.0 + np.arange(600.0))[:, None]
+    )
+    np.testing.assert_array_equal(a.followed_by(b).dense_centers(), np.concatenate([one, other]))
     which = rng.integers(0, 600, 50)
-    np.testing.assert_array_equal(a.picked(which).dense(), one[which])
+    np.testing.assert_array_equal(a.picked(which).dense_centers(), one[which])
     which = rng.permutation(600)[:50]
     replaced = one.copy()
     replaced[which] = other[:50]
-    np.testing.assert_array_equal(a.replaced(which, b.picked(np.arange(50))).dense(), replaced)
+    np.testing.assert_array_equal(a.replaced(which, b.picked(np.arange(50))).dense_centers(), replaced)
     assert a.squared_shift(b) == pytest.approx(((one - other) ** 2).sum(), rel=1e-12)
     nothing = SparseCenters.of(np.zeros((2, 30)))
     assert nothing.squared_shift(a.picked(np.arange(2))) == pytest.approx((one[:2] ** 2).sum())

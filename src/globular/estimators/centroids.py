@@ -16,13 +16,20 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from globular.algorithms.kmeans.cells import draw_cells, label_by_cells
-from globular.algorithms.kmeans.probing import LEAST_RECALL, WIDE_SEARCH, find_labels, label_rows
+from globular.algorithms.kmeans.probing import LEAST_RECALL, WIDE_SEARCH, Labelling, find_labels, label_rows
 from globular.algorithms.seeding.named import STARTS
 from globular.algorithms.steps import Step, in_units
 from globular.data.open import as_source
 from globular.estimators.base import Estimator
 from globular.estimators.certificates import Certificate, of_centers
-from globular.estimators.checks import check_allocation, check_common, check_indices, checked_limit, fit_bytes
+from globular.estimators.checks import (
+    check_allocation,
+    check_common,
+    check_indices,
+    checked_limit,
+    fit_bytes,
+    sparse_bytes,
+)  # fmt: skip
 from globular.estimators.elsewhere import lazily, where_x_is
 from globular.estimators.inputs import Input, open_input
 from globular.estimators.kept_centers import KeptCenters
@@ -30,8 +37,9 @@ from globular.estimators.parameters import AUTO, FROM_ONE, Constraints, one_of
 from globular.estimators.running import Clock, Fit, warn_user
 from globular.estimators.starts import filled_up, of_unit_length, spare_centers
 from globular.model.history import History, Record
+from globular.model.sparse_centers import SparseCenters
 from globular.model.statistics import F64, I64
-from globular.seam.among import ALL, Probe
+from globular.seam.among import Probe
 from globular.seam.answers import NEAREST, Centers, Nearest, Own
 from globular.seam.passes import Assign, Labels
 from globular.seam.shard import Shard, answer
@@ -73,12 +81,13 @@ class CentroidEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clust
     def _steps(self, data: Input, random_state: np.random.RandomState) -> Iterator[Step[Any]]:
         """Seed and run the algorithm once; may set attributes that say what was chosen."""
 
-    def _take_preparation(self, centers: F64, data: Input, spare: Callable[[], F64]) -> None:
+    def _take_preparation(self, step: Step[Any], data: Input, spare: Callable[[], F64]) -> None:
         """Set the fitted attributes while iterations are prepared: the centres so far, filled up with spare ones."""
-        centers = filled_up(centers, self.n_clusters, spare)
-        if self.metric == "cosine":
-            centers = of_unit_length(centers)
-        self._keep_centers(centers, data)
+        if isinstance(step.model, SparseCenters):
+            self._keep_centers(step.model.picked(np.arange(self.n_clusters) % step.model.shape[0]), data)
+            return
+        centers = filled_up(step.lifted(), self.n_clusters, spare)
+        self._keep_centers(of_unit_length(centers) if self.metric == "cosine" else centers, data)
 
     @abstractmethod
     def _take_over(self, step: Step[Any], data: Input) -> None:
@@ -90,8 +99,11 @@ class CentroidEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clust
 
     def _label(self, data: Input, n_probes: int, seconds_left: float, *, labelled: bool = True) -> int:
         """Set labels, inertia and recall by a search of `n_probes` cells, 0 for all centres; returns the distances."""
-        centers = self._centers()
-        found = label_rows(data.shard, centers, n_probes, labelled=labelled, seconds_left=seconds_left)
+        if n_probes == 0:
+            exact = self._assign(data.shard)
+            found = Labelling(exact.objective, exact.n_distances)
+        else:
+            found = label_rows(data.shard, self._centers(), n_probes, labelled=labelled, seconds_left=seconds_left)
         self.labels_ = data.labels(self._centers, exact=n_probes == 0).copy()
         self.inertia_, self.label_recall_ = found.objective * data.unit, found.recall
         return found.n_distances
@@ -107,11 +119,17 @@ class CentroidEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clust
 
     def _center_copies(self, data: Input) -> int:
         """Arrays of the size of all centres in float64 that a fit is sure to need."""
-        return 6
+        return 0 if self._inverts(data) else 6
+
+    def _inverts(self, data: Input) -> bool:
+        """Whether centres stay sparse, and rows find the closest by an inverted file."""
+        return False
 
     def _most_bytes(self, data: Input) -> int:
         """The most memory that a fit takes beside X."""
         n_threads = resolve_threads(self.n_threads)
+        if self._inverts(data):
+            return sparse_bytes(data.n_rows, data.matrix.nnz, data.n_columns, self.n_clusters, n_threads)
         return fit_bytes(data.n_rows, data.n_columns, self.n_clusters * data.n_columns, 10, n_threads)
 
     @property
@@ -171,7 +189,7 @@ class CentroidEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clust
             self._take_over(step, data)
             self.labels_ = data.labels(self._centers)
         else:
-            self._take_preparation(step.lifted(), data, spare)
+            self._take_preparation(step, data, spare)
         self.inertia_ = step.objective
         self.n_iter_ = step.iteration
         self.history_ = history
@@ -183,20 +201,22 @@ class CentroidEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clust
 
     def _labelling_seconds(self, data: Input) -> float:
         """About how long it takes to label all rows, from some of them: what does not grow with the rows cancels."""
-        n_probes, centers = self._last_probes(data), self._centers()
+        n_probes = self._last_probes(data)
         if n_probes is None:
             return 0.0
         shard, started = data.shard, time.perf_counter()
-        cells = draw_cells(shard, centers, np.random.default_rng(0)) if n_probes else None
+        cells = draw_cells(shard, self._centers(), np.random.default_rng(0)) if n_probes else None
         fixed, seconds = 2 * (time.perf_counter() - started), []
         few, many = sizes = [max(1, min(data.n_rows // 16 * size // TIMED_ROWS[1], size)) for size in TIMED_ROWS]
         for size in (few, *sizes):  # the first time everything is slow
             sample = shard.subset(np.linspace(0, data.n_rows - 1, size).astype(np.intp))
             started = time.perf_counter()
-            if cells is not None:
-                label_by_cells(sample, centers, cells)
-            if cells is None or not self._hurries:
-                sample.run(Assign(centers, ALL if cells is None else Probe(cells, n_probes), "labels"))
+            if cells is None:
+                self._assign(sample)
+            else:
+                label_by_cells(sample, self._centers(), cells)
+                if not self._hurries:
+                    sample.run(Assign(self._centers(), Probe(cells, n_probes), "labels"))
             seconds.append(time.perf_counter() - started)
         per_row = max(0.0, seconds[2] - seconds[1]) / max(1, many - few)
         return fixed + min(per_row, seconds[2] / many) * data.n_rows  # the difference of few rows may be chance
@@ -235,7 +255,7 @@ class CentroidEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clust
         """The rows with their labels, by all centres or by those of a few cells."""
         check_is_fitted(self)
         shard = self._open(X, None, reset=False).shard
-        if exact:
+        if exact or self._stays_sparse(shard):
             self._assign(shard)
         else:
             find_labels(shard, self._centers(), np.random.default_rng(0))

@@ -40,7 +40,7 @@ class KeptCenters:
         for name in ("cluster_centers_", "sparse_centers_"):
             self.__dict__.pop(name, None)
         if isinstance(centers, SparseCenters):
-            self.sparse_centers_ = centers.matrix.astype(data.dtype)
+            self.sparse_centers_ = centers.with_data(centers.matrix.data.astype(data.dtype))
         else:
             self.cluster_centers_ = np.asarray(centers.astype(data.dtype))
 
@@ -60,14 +60,16 @@ class KeptCenters:
             )
         if matrix.nnz:
             checked_floats(matrix.data, "sparse_centers_", (None,))
-        return SparseCenters(matrix.astype(np.float64))
+        return SparseCenters(SparseCenters(matrix).with_data(matrix.data.astype(np.float64)))
 
     def _centers(self) -> F64:
         return checked_floats(self.cluster_centers_, "cluster_centers_", (None, self.n_features_in_))
 
     def _assign(self, shard: Shard) -> HardStatistics:
         """Label every row with the closest of all centres, which stay sparse where rows are."""
-        centers = self._sparse_centers()
-        if centers is None or shard.why_not(LabelSparse):
-            return shard.run(Assign(self._centers(), want="labels"))
-        return shard.run(LabelSparse(centers))
+        centers = self._sparse_centers() if self._stays_sparse(shard) else None
+        return shard.run(Assign(self._centers(), want="labels") if centers is None else LabelSparse(centers))
+
+    def _stays_sparse(self, shard: Shard) -> bool:
+        """Whether an inverted file finds the closest centre: then no search among few of them is faster."""
+        return "sparse_centers_" in vars(self) and not shard.why_not(LabelSparse)

@@ -15,7 +15,6 @@ from globular.algorithms.kmeans.pipeline import ALGORITHMS, QUALITIES, PipelineO
 from globular.algorithms.seeding.named import Start
 from globular.algorithms.steps import Step, mapped
 from globular.estimators.centroids import CentroidEstimator
-from globular.estimators.checks import sparse_bytes
 from globular.estimators.inputs import Input, mean_variance
 from globular.estimators.parameters import Constraints, one_of
 from globular.estimators.running import INTERRUPTED, warn_user
@@ -25,7 +24,6 @@ from globular.model.sparse_centers import SparseCenters
 from globular.model.statistics import F64
 from globular.seam.shard import Shard
 from globular.seam.sparse_passes import AssignSparse
-from globular.threads import resolve_threads
 
 logger = logging.getLogger("globular")
 
@@ -193,18 +191,12 @@ class KMeans(CentroidEstimator):
 
         return kmeans(data.shard, seed, options, random_state)
 
-    def _center_copies(self, data: Input) -> int:
-        return 0 if self._options(data=data).inverts else super()._center_copies(data)
+    def _inverts(self, data: Input) -> bool:
+        return self._options(data=data).inverts
 
     def _most_bytes(self, data: Input) -> int:
         limited = bytes_of_choices(data.n_rows, self.n_clusters) if self._is_limited else 0
-        return limited + self._fit_bytes(data)
-
-    def _fit_bytes(self, data: Input) -> int:
-        if not self._options(data=data).inverts:
-            return super()._most_bytes(data)
-        n_threads = resolve_threads(self.n_threads)
-        return sparse_bytes(data.n_rows, data.matrix.nnz, data.n_columns, self.n_clusters, n_threads)
+        return limited + super()._most_bytes(data)
 
     @property
     def _card_bytes_per_row(self) -> int:
@@ -218,13 +210,9 @@ class KMeans(CentroidEstimator):
 
     def _finish(self, data: Input, seconds_left: float) -> int:
         n_probes = 0 if self.stopped_ == OPTIMUM else self._last_probes(data)
-        last, centers = self.history_[-1], self._sparse_centers()
-        is_same = self.stopped_ == "no label changed" and data.dtype == np.float64  # centres neither moved nor rounded
-        if is_same or centers is not None:
+        last = self.history_[-1]
+        if self.stopped_ == "no label changed" and data.dtype == np.float64:  # centres neither moved nor rounded
             n_distances, self.label_recall_ = 0, 1.0
-            if not is_same:
-                found = self._assign(data.shard)
-                self.inertia_, n_distances = found.objective * data.unit, found.n_distances
             self.labels_ = data.labels(self._centers, exact=n_probes == 0).copy()
         else:
             # swaps that Ctrl-C has ended leave labels of no centre

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import KW_ONLY, dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from numbers import Real
 from typing import Any, ClassVar, Self
 
@@ -27,7 +27,9 @@ from globular.algorithms.kmeans.nested_choices import (
     NestedSettings,
     best_start,
 )
+from globular.algorithms.kmeans.pipeline import QUALITIES, SPARSE_GAIN
 from globular.algorithms.kmeans.probing import N_PROBES, label_probes
+from globular.algorithms.kmeans.sparse import best_sparse_seeds, nested_sparse_kmeans
 from globular.algorithms.kmeans.votes import AnyVotes, Votes
 from globular.algorithms.seeding.named import Starting
 from globular.algorithms.steps import Step, mapped, result_of
@@ -36,12 +38,19 @@ from globular.estimators.checks import check_allocation, check_common, checked_f
 from globular.estimators.inputs import MEMORY_SHARE, Input, mean_variance
 from globular.estimators.parameters import AUTO, FROM_ONE, Constraints, Number, one_of
 from globular.estimators.running import warn_user
-from globular.estimators.starts import starting_centers
+from globular.estimators.starts import continues, starting_centers
 from globular.machine import physical_memory
 from globular.model.history import PART, SEEDS, History
 from globular.model.nested import Batch
+from globular.model.sparse_centers import SPARSE_FROM, SparseCenters, SparseMeans
 from globular.model.statistics import F64
 from globular.seam.passes import Labels
+from globular.seam.sparse_passes import AssignSparse
+
+VOTES = {f"{half}{name}_" for half in ("", "half_") for name in ("counts", "sums")} | {
+    "sparse_sums_", "sparse_centers_", "cluster_centers_"
+}  # fmt: skip
+"""Fitted attributes that belong together."""
 
 
 @dataclass(eq=False, repr=False)
@@ -69,6 +78,9 @@ class NestedMiniBatchKMeans(CentroidEstimator):
         a cost that grows with the square root of the clusters, and now and then only the second closest. "auto" takes
         "cells" from 1,000 clusters on; below, "elkan" where its bounds fit into a quarter of the memory (512 MiB for
         rows that are not in memory), "yinyang" where they fit and save time, else "exact"; see `search_` and the log.
+        Sparse rows with entries in at most one of 256 columns are different from 400 clusters on: "auto" is "exact",
+        by an inverted file of the centres, where `algorithm`, `growth_threshold` and `reassignment_ratio` are as they
+        are by default.
     algorithm : {"nmbatch", "nmbatch.deact", "mbatch", "mbatch.remove"}, default="nmbatch"
         By the paper's names: nested batches; the same without bounds; batches drawn anew from all rows, whose rows vote
         each time they are drawn (Sculley 2010); the same, with earlier votes of a row taken back. The last three
@@ -103,6 +115,9 @@ class NestedMiniBatchKMeans(CentroidEstimator):
     Attributes
     ----------
     cluster_centers_ : array of shape (n_clusters, n_features)
+    sparse_centers_, sparse_sums_ : scipy.sparse.csr_array of shape (n_clusters, n_features)
+        `cluster_centers_` and `sums_` after a fit that keeps centres sparse, and only then; the dense ones are made for
+        the first who asks.
     labels_ : int32 array of shape (n_samples,)
         While the fit runs (`fit_iter`): −1 for rows that no batch has had yet.
     inertia_ : float
@@ -232,7 +247,8 @@ class NestedMiniBatchKMeans(CentroidEstimator):
 
     def _check_state(self) -> None:
         super()._check_state()
-        self._checked_votes()
+        if self._sparse_centers() is None:
+            self._checked_votes()
         check_common(self, "n_steps_")
 
     def _settings(self, data: Input) -> NestedSettings:
@@ -256,6 +272,8 @@ class NestedMiniBatchKMeans(CentroidEstimator):
                     f"algorithm={self.algorithm!r} takes search='exact' or 'cells'"
                 )
             self.search_ = "exact"
+        if self.search == "auto" and self._inverts(data):
+            self.search_ = "exact"
         if self.search_ in BOUNDS:
             n_bytes = settings.bound_bytes(self.search_)
             check_allocation(n_bytes, f"bounds of search={self.search_!r}", "take search='yinyang' or search='exact'")
@@ -272,6 +290,11 @@ class NestedMiniBatchKMeans(CentroidEstimator):
             min_gain=CELLS_GAIN if by_cells else 0.0, reassignment_ratio=self.reassignment_ratio,
             unit_centers=self.metric == "cosine",
         )  # fmt: skip
+
+    def _inverts(self, data: Input) -> bool:
+        is_plain = self.algorithm == "nmbatch" and self.growth_threshold == "auto" and self.reassignment_ratio == 0
+        exact = is_plain and self.search in ("auto", "exact")
+        return exact and self.n_clusters >= SPARSE_FROM and not data.shard.why_not(AssignSparse)
 
     def _start(self, sample: Input, random_state: np.random.RandomState, *, swapped: bool = True) -> Starting:
         """The best of `n_init` starts, drawn from and compared on a sample of the rows."""
@@ -298,7 +321,7 @@ class NestedMiniBatchKMeans(CentroidEstimator):
                 "are taken instead",
                 RuntimeWarning,
             )
-        settings = self._choose(data)
+        settings, inverts = self._choose(data), self._inverts(data)
         sample = self._sample(data, settings, random_state)
         unit = data.shard.total_weight / sample.shard.total_weight
 
@@ -306,13 +329,35 @@ class NestedMiniBatchKMeans(CentroidEstimator):
             stage = SEEDS if step.stage == SEEDS else PART
             return replace(step, iteration=0, objective=step.objective * unit, stopped="", stage=stage)
 
+        if inverts:
+            yield from self._sparse_steps(data, sample, random_state, of_the_sample)
+            return
         start = yield from mapped(self._start(sample, random_state), of_the_sample)
         self.init_ = start.name
         variance = mean_variance(sample) if self.tol > 0 else 0.0
         rng = np.random.default_rng(random_state.randint(2**31, size=4))
         yield from nested_kmeans(data.shard, start.centers, self._options(settings, variance), rng)
 
+    def _sparse_steps(
+        self, data: Input, sample: Input, random_state: np.random.RandomState, shown: Callable[[Step[Any]], Step[Any]]
+    ) -> Iterator[Step[Any]]:
+        """The steps with sparse centres."""
+        rng = np.random.default_rng(random_state.randint(2**31, size=4))
+        named, anew = isinstance(self.init, str), not continues(self, "cluster_centers_")
+        if named and anew and self.init in ("auto", "k-means++"):
+            self.init_ = "k-means++"
+            centers = yield from mapped(best_sparse_seeds(sample.shard, self.n_clusters, self._n_init, rng), shown)
+        else:
+            start = yield from mapped(self._start(sample, random_state, swapped=False), shown)
+            self.init_, centers = start.name, SparseCenters.of(start.centers)
+        options = self._options(self._settings(data), mean_variance(sample) if self.tol > 0 else 0.0)
+        if self.max_no_improvement is not None:
+            options = replace(options, min_gain=SPARSE_GAIN * QUALITIES["balanced"].least_gain(self.n_clusters))
+        yield from nested_sparse_kmeans(data.shard, centers, options, rng)
+
     def _most_bytes(self, data: Input) -> int:
+        if self._inverts(data):
+            return super()._most_bytes(data)
         sampled = min(self._settings(data).init_rows, data.n_rows)  # as they are, twice
         return super()._most_bytes(data) + 2 * data.dtype.itemsize * sampled * data.n_columns
 
@@ -325,21 +370,37 @@ class NestedMiniBatchKMeans(CentroidEstimator):
         if not self.compute_labels:
             self.__dict__.pop("labels_", None)
 
-    def _take_preparation(self, centers: F64, data: Input, spare: Callable[[], F64]) -> None:
-        super()._take_preparation(centers, data, spare)
-        self._take_votes(Votes.none(self._centers()), data)
+    def _take_preparation(self, step: Step[Any], data: Input, spare: Callable[[], F64]) -> None:
+        super()._take_preparation(step, data, spare)
+        centers = self._sparse_centers()
+        if centers is None:
+            self._take_votes(Votes.none(self._centers()), data)
+        else:
+            none = np.zeros(self.n_clusters)
+            self._take_votes(SparseMeans(centers.matrix, none, none), data)
 
     def _take_over(self, step: Step[NestedModel], data: Input) -> None:
         self._take_votes(step.model.votes, data)
 
-    def _take_votes(self, votes: AnyVotes, data: Input, halves: Votes | None = None) -> None:
-        taken = {"counts_": votes.counts * data.unit, "sums_": votes.whole_sums() * data.unit}
-        if halves is None:
-            self.__dict__.pop("half_sums_", None)
-            self.__dict__.pop("half_counts_", None)
+    def _take_votes(self, votes: AnyVotes | SparseMeans, data: Input, halves: Votes | None = None) -> None:
+        taken = {"counts_": votes.counts * data.unit}
+        if isinstance(votes, SparseMeans):
+            data_as = votes.matrix.data.astype(data.dtype)
+            taken |= {"sparse_sums_": votes.sums() * data.unit, "sparse_centers_": votes.with_data(data_as)}
         else:
+            taken |= {"sums_": votes.whole_sums() * data.unit, "cluster_centers_": votes.centers_as(data.dtype)}
+        if halves is not None:
             taken |= {"half_counts_": halves.counts * data.unit, "half_sums_": halves.whole_sums() * data.unit}
-        self.__dict__.update(taken, cluster_centers_=votes.centers_as(data.dtype))  # all or, after Ctrl-C, none
+        self.__dict__.update(taken)  # all or, after Ctrl-C, none
+        for name in VOTES - taken.keys():
+            self.__dict__.pop(name, None)
+
+    @cached_property
+    def sums_(self) -> F64:
+        """Sums of the rows of each cluster, made of `sparse_sums_` for the first who asks; else what a fit has set."""
+        if (matrix := vars(self).get("sparse_sums_")) is None:
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute 'sums_'")
+        return np.asarray(matrix.toarray())
 
     def _last_probes(self, data: Input) -> int | None:
         return label_probes(self.n_clusters, exact=self.search_ != "cells") if self.compute_labels else None

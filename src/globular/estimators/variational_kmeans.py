@@ -146,8 +146,8 @@ class VariationalKMeans(CentroidEstimator):
         searching = neighbor_bytes(N, C, self.n_neighbors, min(self.n_candidates, C), self.n_random)
         return searching + fit_bytes(N, D, C * D, 0, resolve_threads(self.n_threads))
 
-    def _take_preparation(self, centers: F64, data: Input, spare: Callable[[], F64]) -> None:
-        super()._take_preparation(centers, data, spare)
+    def _take_preparation(self, step: Step[Any], data: Input, spare: Callable[[], F64]) -> None:
+        super()._take_preparation(step, data, spare)
         self.__dict__.pop("neighbors_", None)
 
     def _take_over(self, step: Step[HardModel], data: Input) -> None:

@@ -56,10 +56,13 @@ class SparseCenters:
         """‖m‖², (C,)."""
         return np.asarray(np.bincount(self.owners, self.matrix.data**2, minlength=self.shape[0]), dtype=np.float64)
 
+    def with_data(self, data: Floats) -> sparse.csr_array:
+        """The matrix with other numbers in its places, which are not copied."""
+        return sparse.csr_array((data, self.matrix.indices, self.matrix.indptr), self.shape)
+
     def over(self, divisors: F64) -> SparseCenters:
         """Each centre by its divisor, (C,)."""
-        data = self.matrix.data / divisors[self.owners]
-        return SparseCenters(sparse.csr_array((data, self.matrix.indices, self.matrix.indptr), self.shape))
+        return SparseCenters(self.with_data(self.matrix.data / divisors[self.owners]))
 
     def followed_by(self, others: SparseCenters) -> SparseCenters:
         """These centres and others."""
@@ -84,9 +87,23 @@ class SparseCenters:
         shift = (self.matrix - old.matrix).data
         return float(shift @ shift)
 
-    def dense(self) -> F64:
+    def dense_centers(self) -> F64:
         """The centres, (C, D)."""
         return np.asarray(self.matrix.toarray())
+
+
+@dataclass(frozen=True, slots=True)
+class SparseMeans(SparseCenters):
+    """Centres that are the sums of their rows, each over a divisor."""
+
+    counts: F64
+    """Σ w per cluster, (C,)."""
+    divisors: F64
+    """0 where the centre is not a mean: the cluster has no rows, or they cancel."""
+
+    def sums(self) -> sparse.csr_array:
+        """Σ w x per cluster, (C, D)."""
+        return self.with_data(self.matrix.data * self.divisors[self.owners])
 
 
 @dataclass(slots=True)

@@ -36,6 +36,7 @@ from globular.algorithms.kmeans.halves import count_halves, cut_in_halves, swap_
 from globular.algorithms.kmeans.votes import AnyVotes, ColumnVotes, Votes
 from globular.algorithms.steps import Step
 from globular.model.nested import Batch, Bounds, Candidates, CenterGroups, NestedSearch, NestedStatistics
+from globular.model.sparse_centers import SparseMeans
 from globular.model.statistics import F64
 from globular.seam.among import Need
 from globular.seam.passes import AssignBatch, Relabel
@@ -80,7 +81,7 @@ class NestedOptions:
 class NestedModel:
     """Votes, and the centres that are their means. Good until the next step, which changes the votes in place."""
 
-    votes: AnyVotes
+    votes: AnyVotes | SparseMeans
     batch_size: int
     n_visits: int
     """Rows visited so far, each as often as it was."""

@@ -166,16 +166,13 @@ def label_probes(n_clusters: int, *, exact: bool) -> int:
 def label_rows(
     shard: Shard, centers: F64, n_probes: int, *, labelled: bool = True, seconds_left: float = np.inf
 ) -> Labelling:
-    """Label every row with the closest centre of a few cells, or of all where `n_probes` is 0.
+    """Label every row with the closest centre of a few cells.
 
     Rows that are `labelled` keep their label if none is closer, others look into a single cell first. All rows look at
     newly drawn cells until a share of `LEAST_RECALL` has its closest centre, or another look would take more than
     `seconds_left`. The cells are drawn with a fixed seed, here and in `predict(exact=False)`: labels belong to the
     centres, not to the `random_state` of the fit that found them.
     """
-    if n_probes == 0:
-        exact = shard.run(Assign(centers, want="labels"))
-        return Labelling(exact.objective, exact.n_distances)
     rng, n_distances = np.random.default_rng(0), 0
     hurried, deadline = seconds_left < np.inf, time.perf_counter() + seconds_left
     for look in range(1 if labelled else 0, 11):

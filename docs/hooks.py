@@ -27,10 +27,11 @@ FENCE = re.compile(r"^```.*?^```$", re.DOTALL | re.MULTILINE)
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """Every experiment with a report gets its place in the navigation."""
+    """Add the reports of the experiments to the papers of the navigation."""
     reports = sorted(ROOT.glob("experiments/*/report/*.md"))
     assert config.nav is not None
-    config.nav.append({"Experiments": [site_path(path.relative_to(ROOT).as_posix()) for path in reports]})
+    papers = next(entry["Papers"] for entry in config.nav if "Papers" in entry)
+    papers.append({"Experiments": [site_path(path.relative_to(ROOT).as_posix()) for path in reports]})
     return config
 
 

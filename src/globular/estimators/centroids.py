@@ -91,9 +91,12 @@ class CentroidEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clust
     def _label(self, data: Input, n_probes: int, seconds_left: float, *, labelled: bool = True) -> int:
         """Set labels, inertia and recall by a search of `n_probes` cells, 0 for all centres; returns the distances."""
         centers = self._centers()
-        found = label_rows(data.shard, centers, n_probes, labelled=labelled, seconds_left=seconds_left)
+        found = label_rows(
+            data.shard, centers, n_probes, labelled=labelled, seconds_left=seconds_left, n_before=self.n_distances_
+        )
         self.labels_ = data.labels(self._centers, exact=n_probes == 0).copy()
         self.inertia_, self.label_recall_ = found.objective * data.unit, found.recall
+        self.history_.tell_recall(found.recall)
         return found.n_distances
 
     def _begin_with(self, data: Input, clock: Clock, watched: bool) -> Iterator[Record]:

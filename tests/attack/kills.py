@@ -10,12 +10,14 @@ The other half hit a worker of a Dask cluster in the middle of a fit, which must
 from __future__ import annotations
 
 import argparse
+import contextlib
 import logging
 import os
 import signal
 import subprocess
 import sys
 import threading
+import time
 import warnings
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -124,6 +126,23 @@ def kill_processes(n_kills: int, random: np.random.Generator, n_rows: int) -> No
             check_kill(one, Path(name) / f"killed-{number}", after, float(random.uniform(0.0, 0.05)))
 
 
+def end(process: int) -> None:
+    """SIGKILL, to a process that may be gone."""
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(process, signal.SIGKILL)
+
+
+def processes(client: Any) -> list[int]:
+    """The processes of two workers, once they live."""
+    while True:
+        client.wait_for_workers(2)
+        with contextlib.suppress(OSError):  # one that has just been killed
+            found = client.run(os.getpid)
+            if len(found) == 2:
+                return [found[address] for address in sorted(found)]
+        time.sleep(0.1)
+
+
 def kill_workers(n_kills: int, random: np.random.Generator, n_rows: int) -> None:
     """Kill a worker at some time of a fit of files; there are always two of them again."""
     from distributed import Client, LocalCluster
@@ -138,14 +157,13 @@ def kill_workers(n_kills: int, random: np.random.Generator, n_rows: int) -> None
         files = write_files(Path(name) / "files", n_rows, int(random.integers(1000)))
         expected = {kind: bits(model_of(kind).fit(files)) for kind in KINDS}
         for number in range(n_kills):
-            client.wait_for_workers(2)
             kind, step = KINDS[number % 2], int(random.integers(0, 15))
-            victim = list(client.run(os.getpid).values())[number % 2]
+            victim = processes(client)[number % 2]
             timers = list[threading.Timer]()
 
             def kill(model: KMeans, record: Any, step: int = step, victim: int = victim, timers: Any = timers) -> None:
                 if len(model.history_) == step + 1:
-                    timers.append(threading.Timer(float(random.uniform(0.0, 0.1)), os.kill, [victim, signal.SIGKILL]))
+                    timers.append(threading.Timer(float(random.uniform(0.0, 0.1)), end, [victim]))
                     timers[-1].start()
 
             found = bits(model_of(kind).set_params(callbacks=kill).fit(files))

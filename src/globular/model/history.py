@@ -112,9 +112,9 @@ class History(Sequence[Record]):
             raise TypeError(f"record must be a globular Record, got {type(record).__name__}")
         self._records.append(record)
 
-    def tell_recall(self, recall: float) -> None:
-        """Complete the last record, if there is one, once all rows have their labels."""
-        self._records[-1:] = [replace(record, recall=recall) for record in self._records[-1:]]
+    def tell_recall(self, recall: float | None) -> None:
+        """Complete the last record, once all rows have their labels."""
+        self._records[-1] = replace(self._records[-1], recall=recall)
 
     @overload
     def __getitem__(self, index: int) -> Record: ...

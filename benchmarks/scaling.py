@@ -1,7 +1,7 @@
 """Beyond one memory and one machine, measured: python benchmarks/scaling.py WHAT [--small]
 
-    overhead   a fit on 2 worker processes against the same fit on 2 threads, and the bytes that travelled
-    bytes      bytes per pass against the formula of docs/scaling.md
+    overhead   a fit on 2 worker processes against the same fit on 2 threads
+    simulate   the client's own work in a pass on 10, 100 and 1,000 workers: seconds and bytes; answers are made here
     dask-ml    seconds to the quality of dask-ml's KMeans on the same cluster
     stream     a directory larger than memory: seconds, and the peak memory of every worker
     plan       the plan on paper for 10⁹ × 128 and a million clusters; the tree of workers is simulated
@@ -12,8 +12,10 @@ Every command prints a table; `--small` finishes in seconds and shows that it wo
 from __future__ import annotations
 
 import argparse
+import asyncio
 import logging
 import multiprocessing
+import pickle
 import resource
 import shutil
 import tempfile
@@ -21,22 +23,26 @@ import time
 import warnings
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
+from copy import deepcopy
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import dask.array as da
 import numpy as np
-from distributed import Client, LocalCluster
+from distributed import Client, LocalCluster, protocol
 from sklearn.exceptions import ConvergenceWarning
 
 from globular import KMeans, VariationalKMeans
 from globular.algorithms.kmeans.lloyd import KMeansOptions, lloyd
+from globular.model.statistics import HardStatistics
 from globular.passes import dask
 from globular.passes.dask import DaskShard
-from globular.passes.dask.messages import Post, halves
+from globular.passes.dask.messages import Log, Post, Reply, Request, Work, halves
 from globular.passes.dask.workers import collection_partitions
+from globular.passes.many import TreeSum
 from globular.seam.passes import Assign
 from globular.seeding import kmeans_plus_plus
 
@@ -250,6 +256,61 @@ def streamed(small: bool, gigabytes: float, folder: Path | None) -> None:
     )
 
 
+class SimulatedShard(DaskShard):
+    """A shard whose workers answer at once; what the client packs, unpacks and merges for a pass is real."""
+
+    def __init__(self, n_workers: int, sums: HardStatistics) -> None:
+        self.key, self.partitions, self.log, self.n_repairs = "simulated", [None] * n_workers, Log(), 0
+        self.owners = [f"tcp://worker-{number:04d}:8786" for number in range(n_workers)]
+        self.cluster, self._direct, self._parts = self, True, []
+        self.sums, self.ready = sums, dict[str, Any]()
+        self.n_sent = self.n_received = 0
+
+    def sync(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """In the place of the client's event loop."""
+        return asyncio.run(function(*arguments))
+
+    async def watched(self, call: Any, workers: Any) -> Any:
+        """Nobody is ever lost."""
+        return await call
+
+    async def _call(self, request: Request) -> Reply:
+        arguments = pickle.dumps((request,), 5)
+        frames = protocol.dumps({"op": "run", "function": b"", "args": arguments, "wait": True})
+        self.n_sent += sum(map(len, frames))
+        packed = self.ready[request.route[0].address]
+        self.n_received += sum(map(len, packed))
+        return cast(Reply, protocol.loads(packed)["result"])
+
+    def prepare(self, work: Work) -> None:
+        """Pack the answers that the workers would send."""
+        for route in halves(self._route(None)):
+            tree = TreeSum[HardStatistics](len(self.partitions), lambda one, other: one)
+            for post in route:
+                for part in post.parts:
+                    tree.insert(0, part, self.sums)
+            nodes = {node: deepcopy(found) for node, found in tree.nodes.items()}  # as one they would travel once
+            reply = {"status": "OK", "result": protocol.to_serialize(Reply(nodes))}
+            self.ready[route[0].address] = [bytes(frame) for frame in protocol.dumps(reply)]
+
+
+def simulate(small: bool) -> None:
+    """An exact pass on simulated workers; what a worker receives and sends is the same, whatever their number."""
+    for C, D in ((10_000, 16),) if small else ((100_000, 128), (1_000_000, 16)):
+        random = np.random.default_rng(0)
+        sums = HardStatistics(random.normal(size=(C, D)), random.random(C), 1.0, 1, 1)
+        lines = []
+        for n_workers in (10, 100, 1_000):
+            shard, work = SimulatedShard(n_workers, sums), Assign(sums.sums)
+            shard.prepare(Work(work))
+            begun = time.process_time()
+            wall, _ = timed(partial(shard.run, work))
+            seconds = time.process_time() - begun
+            told = f"{shard.n_sent / 1e6:,.0f} MB out, {shard.n_received / 1e6:,.0f} MB back"
+            lines.append((f"{n_workers:,} workers", f"{seconds:.2f} s of the processor, {wall:.2f} s; {told}"))
+        print_rows(f"simulated: C = {C:,}, D = {D}, 8 C D = {8 * C * D / 1e6:,.0f} MB, an exact pass", lines)
+
+
 def tree_of(route: tuple[Post, ...]) -> float:
     """Steps until all workers of a route have the parameters, when each sends to its two halves one after the other."""
     if not route:
@@ -258,15 +319,22 @@ def tree_of(route: tuple[Post, ...]) -> float:
     return max(arrivals, default=0.0)
 
 
+CLIENT_SECONDS_PER_BYTE = 7.6e-9
+"""The client's work in a pass for each byte of the centres in float64, as `simulate` found."""
+N_PASSES = 20
+"""Of a fit with many clusters: rounds of swaps, iterations and labels."""
+
+
 def plan(small: bool) -> None:
     """The plan on paper: what each machine holds, what each link carries, how long that takes."""
-    N, D, C, G, W = 10**9, 128, 10**6, 10, 100
+    N, D, C, W = 10**9, 128, 10**6, 100
     bandwidth, rate = 1.25e9, 40e9  # bytes per second of 10 Gb/s; flops per core of a probing pass
     cores = 16
-    down, up = 8.0 * C * D + 4.0 * C * G, 8.0 * C * (D + 1)
+    down, up = 8.0 * C * (D + 1) + 8.0 * D * C ** (2 / 3), 8.0 * C * (D + 1)
     steps = tree_of(tuple(Post(str(i), (i,)) for i in range(16 if small else W)))
-    distances = N / W * (np.sqrt(C) + 2 * np.sqrt(C))
-    compute = 2 * D * distances / (cores * rate)
+    compute = 2 * D * N / W * 10 * C ** (1 / 3) / (cores * rate)  # cells in cells: 4 C^(1/3) to find 6 of them
+    client = CLIENT_SECONDS_PER_BYTE * 8 * C * D
+    each = compute + client + steps * (down + up) / bandwidth
     print_rows(
         f"plan: N = {N:.0e}, D = {D}, C = {C:.0e}, {W} workers of {cores} cores, 10 Gb/s",
         [
@@ -277,7 +345,11 @@ def plan(small: bool) -> None:
             ("depth of the tree in sends (simulated)", f"{steps:.0f}"),
             ("parameters to all workers", f"{steps * down / bandwidth:.1f} s"),
             ("sums back", f"{steps * up / bandwidth:.1f} s"),
-            ("a probing pass", f"{compute:.1f} s"),
+            ("the client packs and merges", f"{client:.1f} s"),
+            ("a probing pass over the rows", f"{compute:.1f} s"),
+            ("a pass in all", f"{each:.0f} s"),
+            (f"a fit of {N_PASSES} passes", f"{N_PASSES * each / 60:.0f} min"),
+            ("machine hours", f"{W * N_PASSES * each / 3600:.0f}"),
         ],
     )
 
@@ -285,7 +357,7 @@ def plan(small: bool) -> None:
 def main() -> None:
     """Run one of the measurements."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["overhead", "bytes", "dask-ml", "stream", "plan", "all"])
+    parser.add_argument("what", choices=["overhead", "simulate", "dask-ml", "stream", "plan", "all"])
     parser.add_argument("--small", action="store_true", help="finish in seconds")
     parser.add_argument("--rows", type=int, default=2_000_000, help="rows of the fit of which the overhead is taken")
     parser.add_argument("--candidates", type=int, default=3, help="C′ of that fit")
@@ -295,6 +367,7 @@ def main() -> None:
     warnings.simplefilter("ignore", ConvergenceWarning)
     runs: dict[str, Callable[[], None]] = {
         "overhead": lambda: overhead(options.small, options.rows, options.candidates),
+        "simulate": lambda: simulate(options.small),
         "dask-ml": lambda: against_dask_ml(options.small),
         "stream": lambda: streamed(options.small, options.gigabytes, options.folder),
         "plan": lambda: plan(options.small),

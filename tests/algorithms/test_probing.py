@@ -11,7 +11,15 @@ from scipy import sparse
 
 from globular import KMeans
 from globular.algorithms.kmeans.cells import draw_cells, graph_by_cells, label_by_cells
-from globular.algorithms.kmeans.probing import ProbingOptions, label_recall, label_rows, probing_kmeans
+from globular.algorithms.kmeans.probing import (
+    MORE_LOOKS,
+    Labelling,
+    ProbingOptions,
+    find_labels,
+    label_recall,
+    label_rows,
+    probing_kmeans,
+)
 from globular.model.cells import CenterCells
 from globular.passes.cpu import CpuShard
 from globular.seam.among import Probe
@@ -184,6 +192,25 @@ def test_last_labels_belong_to_the_centers_and_to_no_seed() -> None:
     exact = CpuShard(X).run(Assign(X[:300], want="labels"))
     assert exact.objective <= found[0][0].objective < 1.05 * exact.objective
     assert found[0][0].n_distances < exact.n_distances == 3000 * 300
+
+
+def test_last_labels_look_on_while_that_is_cheap() -> None:
+    X = np.random.default_rng(0).normal(size=(6000, 16))
+
+    def labelled(n_before: int) -> Labelling:
+        shard = CpuShard(X)
+        find_labels(shard, X[:600], np.random.default_rng(1), n_probes=2)
+        return label_rows(shard, X[:600], 1, n_before=n_before)
+
+    once, some, enough = labelled(0), labelled(3_000_000), labelled(10**9)
+    assert 0.9 < once.recall < some.recall < 0.99 <= enough.recall
+    assert once.n_distances < some.n_distances < once.n_distances + MORE_LOOKS * 3_000_000 < enough.n_distances
+    assert once.objective > some.objective > enough.objective
+
+
+def test_the_history_tells_the_recall_of_the_labels() -> None:
+    model = KMeans(600, random_state=0, max_iter=3).fit(np.random.default_rng(0).normal(size=(6000, 8)))
+    assert model.history_[-1].recall == model.label_recall_ < 1.0 and model.history_[-2].recall is None
 
 
 @given(st.integers(0, 2**32 - 1), st.integers(2, 80), st.integers(1, 4), st.sampled_from([np.float32, np.float64]))

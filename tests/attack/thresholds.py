@@ -101,7 +101,10 @@ _BATCHES: Mapping[str, Mapping[str, Values]] = {
         "CELLS_FROM": (10, NEVER), "STREAMED_BOUNDS": (1, NEVER), "FEW_CLUSTERS": (1, NEVER),
         "SMALL_GROUPS": (1, NEVER), "RUN_BYTES": (1, NEVER), "RUNS_PER_BATCH": (1, NEVER),
     },
-    "algorithms.kmeans.probing": {"EXACT_LABELS_UP_TO": (10, NEVER), "LEAST_RECALL": (0.0, 1.0)},
+    "algorithms.kmeans.probing": {
+        "EXACT_LABELS_UP_TO": (10, NEVER), "LEAST_RECALL": (0.0, 1.0), "GOOD_RECALL": (0.0, 1.0),
+        "MORE_LOOKS": (0.0, 1e9), "WIDER": ((1,), (8,)),
+    },
 }  # fmt: skip
 _NEIGHBORS: Mapping[str, Mapping[str, Values]] = {
     "passes.host": {"SEARCHED_AT_ONCE": (16, NEVER), "HASH_SIZE": (1, 1 << 20)},

@@ -49,8 +49,9 @@ from globular.passes import dask as opening_module
 from globular.passes.dask import DaskShard
 from globular.passes.dask import cluster as cluster_module
 from globular.passes.dask import messages as log_module
-from globular.passes.dask.messages import pack, unpack
+from globular.passes.dask.messages import Post, halves, pack, unpack
 from globular.passes.dask.workers import collection_partitions
+from globular.passes.many import TreeSum
 
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
 
@@ -805,6 +806,22 @@ def test_a_checkpoint_resumes_on_another_cluster_size(tmp_path: Path, current: C
     whole = KMeans(25, algorithm="lloyd", random_state=0, max_iter=30, tol=0).fit(as_dask(rows))
     np.testing.assert_allclose(resumed.cluster_centers_, whole.cluster_centers_, rtol=1e-12)
     np.testing.assert_array_equal(resumed.labels_, whole.labels_)
+
+
+@pytest.mark.parametrize("n_workers", [1, 2, 3, 10, 100, 1000])
+def test_the_client_gets_two_sums_from_any_number_of_workers(n_workers: int) -> None:
+    def found_by(route: tuple[Post, ...]) -> dict[Any, list[int]]:
+        tree = TreeSum[list[int]](n_workers, list.__add__)
+        tree.insert(0, route[0].parts[0], list(route[0].parts))
+        for half in halves(route[1:]):
+            for (level, number), value in found_by(half).items():
+                tree.insert(level, number, value)
+        return tree.nodes
+
+    whole = tuple(Post(str(number), (number,)) for number in range(n_workers))
+    found = [found_by(half) for half in halves(whole)]
+    assert [len(sums) for sums in found] == [1] * min(2, n_workers)
+    assert [part for sums in found for value in sums.values() for part in value] == list(range(n_workers))
 
 
 def test_results_do_not_depend_on_the_number_of_workers() -> None:

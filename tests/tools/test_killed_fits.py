@@ -1,7 +1,10 @@
 """A fit that is killed at half of its steps goes on from its last checkpoint: at least a third is not lost."""
 
+import signal
 import subprocess
 import sys
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +12,10 @@ import numpy as np
 import pytest
 
 import globular
+from attack import kills
 from globular import KMeans
+from globular.data.streamed import ConcatenatedSource
+from globular.estimators import inputs
 
 FIT = """
 import sys, time
@@ -61,6 +67,36 @@ def check_killed_fit(X: Any, folder: Path, n_clusters: int, every: float, pause:
 
 def test_a_killed_fit_goes_on_from_a_third(tmp_path: Path) -> None:
     check_killed_fit(groups(20_000, 16), tmp_path, 30, every=0.1, pause=0.05)
+
+
+def test_a_fit_of_files_killed_within_a_pass_goes_on_from_the_last_one(tmp_path: Path) -> None:
+    """The small twin of `tests/attack/kills.py`, in steps that the other process tells of."""
+    files = kills.write_files(tmp_path / "files", 500, 0)
+    plain = kills.Undisturbed("lloyd", files, tmp_path)
+    kills.check_kill(plain, tmp_path / "killed", after=3, delay=0.0)
+
+
+def test_ctrl_c_within_a_pass_over_a_file_keeps_the_last_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inputs, "MEMORY_SHARE", 0.0)
+    files, within = kills.write_files(tmp_path / "files", 500, 0), list[int]()
+    whole = kills.model_of("lloyd").set_params(max_iter=3).fit(files)
+    read = ConcatenatedSource._pieces
+
+    def interrupted(source: ConcatenatedSource, segment: int, *span: int) -> Iterator[Any]:
+        if within and segment == 2:  # on the thread that reads ahead; half of the rows have been seen
+            within.clear()
+            signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+        yield from read(source, segment, *span)
+
+    def armed(model: KMeans, record: Any) -> None:
+        within.extend([1] * (record.iteration == 3))
+
+    monkeypatch.setattr(ConcatenatedSource, "_pieces", interrupted)
+    with pytest.warns(globular.errors.FitInterruptedWarning):
+        model = kills.model_of("lloyd").set_params(callbacks=armed).fit(files)
+    assert model.stopped_ == "interrupted" and not within
+    assert kills.bits(model)[:3] == kills.bits(whole)[:3]
+    np.testing.assert_array_equal(model.labels_, whole.labels_)
 
 
 @pytest.mark.slow

@@ -136,7 +136,7 @@ class ArrowSource(StreamedSource):
     def _pieces(self, segment: int, first: int, last: int, max_rows: int) -> Iterator[NDArray[Any]]:
         with open_arrow(self._path) as file:
             seen = 0  # rows of this segment so far
-            for batch in batches_of(file, segment, list(self.column_names), max_rows):
+            for batch in batches_of(file, segment, list(self.column_names), min(max_rows, self._rows_per_piece())):
                 low, high = max(first - seen, 0), min(last - seen, batch.num_rows)
                 if low < high:
                     yield self._rows.to_array(batch.slice(low, high - low))

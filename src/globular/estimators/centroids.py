@@ -97,13 +97,17 @@ class CentroidEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clust
     def _finish(self, data: Input, seconds_left: float) -> int:
         """Set labels, inertia and recall for the centres as they are handed out; returns the distances it took."""
 
-    def _label(self, data: Input, n_probes: int, seconds_left: float, *, labelled: bool = True) -> int:
+    def _label(
+        self, data: Input, n_probes: int, seconds_left: float, *, labelled: bool = True, n_before: int = 0
+    ) -> int:
         """Set labels, inertia and recall by a search of `n_probes` cells, 0 for all centres; returns the distances."""
         if n_probes == 0:
             exact = self._assign(data.shard)
             found = Labelling(exact.objective, exact.n_distances)
         else:
-            found = label_rows(data.shard, self._centers(), n_probes, labelled=labelled, seconds_left=seconds_left)
+            found = label_rows(
+                data.shard, self._centers(), n_probes, labelled=labelled, seconds_left=seconds_left, n_before=n_before
+            )
         self.labels_ = data.labels(self._centers, exact=n_probes == 0).copy()
         self.inertia_, self.label_recall_ = found.objective * data.unit, found.recall
         return found.n_distances
@@ -156,6 +160,7 @@ class CentroidEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clust
             self.stopped_ = reason
             self.__dict__.pop("labels_", None)  # those that the last pass has left belong to other centres
             fit.n_distances += self._finish(data, fit.seconds_left)
+            self.history_.tell_recall(getattr(self, "label_recall_", None))
             return -self.inertia_
 
         yield from fit.best_of(

@@ -217,7 +217,8 @@ class KMeans(CentroidEstimator):
         else:
             # swaps that Ctrl-C has ended leave labels of no centre
             labelled = last.stage == ITERATIONS or (last.labels_all_rows and self.stopped_ != INTERRUPTED)
-            n_distances = self._label(data, n_probes, seconds_left, labelled=labelled)
+            n_before = self.n_distances_
+            n_distances = self._label(data, n_probes, seconds_left, labelled=labelled, n_before=n_before)
         if self._is_limited:
             n_distances += self._keep_limits(data, seconds_left)
         return n_distances

@@ -131,14 +131,19 @@ class Request:
     """The repair in whose course parts that were made in it are brought up to `number`, without results; 0 for none."""
 
     def onward(self) -> list[Request]:
-        """The requests to pass on: two halves of the rest of the route, neighbours staying together."""
+        """The requests to pass on: the rest of the route in two, neighbours staying together."""
         return [replace(self, route=half) for half in halves(self.route[1:])]
 
 
 def halves(route: tuple[Post, ...]) -> list[tuple[Post, ...]]:
-    """A route in two, those that are not empty."""
-    middle = (len(route) + 1) // 2
-    return [half for half in (route[:middle], route[middle:]) if half]
+    """A route in two, those that are not empty, cut where the tree over the parts is: so few sums stay incomplete."""
+
+    def evenness(place: int) -> tuple[int, int]:
+        first = route[place].parts[0]
+        return first & -first, -abs(2 * place - len(route))
+
+    cut = max(range(1, len(route)), key=evenness, default=len(route))
+    return [half for half in (route[:cut], route[cut:]) if half]
 
 
 @dataclass

@@ -51,16 +51,19 @@ def test_limits_of_size_hold_on_a_card(k: int) -> None:
     assert ours.inertia_ < 1.03 * theirs.inertia_
 
 
-@pytest.mark.parametrize("streamed", [False, True])
+@pytest.mark.parametrize("where", ["one", "two", "streamed"])
 @pytest.mark.parametrize(
     "options", [{"max_size": 300}, {"metric": "cosine", "beam": 3, "n_refinements": 2}, {"unique": True}], ids=str
 )
 def test_residual_codes_are_found_on_a_card(
-    options: dict[str, Any], streamed: bool, monkeypatch: pytest.MonkeyPatch
+    options: dict[str, Any], where: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    device, weights = on_torch(), np.arange(len(ROWS)) % 3
-    if streamed:
-        monkeypatch.setattr("globular.passes.torch.opening.rows_on_card", lambda X, *given: X)
+    device: Any = on_torch()
+    device, weights = [device, device] if where == "two" else device, np.arange(len(ROWS)) % 3
+    if where == "streamed":
+        opening = pytest.importorskip("globular.passes.torch.opening")
+        stream = opening.StreamedShard
+        monkeypatch.setattr(opening.Plan, "shard", lambda plan, *rows, **how: stream(*rows, plan.device, **how))
     ours, theirs = (
         ResidualKMeans([16, 24, 20], random_state=0, device=device, **options).fit(ROWS, sample_weight=weights)
         for device in (device, "cpu")

@@ -24,7 +24,7 @@ from sklearn.cluster import KMeans as Lloyd
 from sklearn.cluster import MiniBatchKMeans
 from sklearn.feature_extraction.text import TfidfVectorizer
 
-from globular import KMeans
+from globular import KMeans, NestedMiniBatchKMeans
 from globular.io import write_whole
 from globular.plotting.history import BLUE, GREY, pyplot, tidy
 
@@ -67,6 +67,8 @@ SETS: dict[str, Callable[[], Any]] = {"glosses": glosses, "newsgroups": newsgrou
 def fits(k: int, most_rivals: int) -> Iterator[tuple[str, Any]]:
     """The models that are compared."""
     yield "KMeans", KMeans(k, random_state=0)
+    if k >= 400:
+        yield "NestedMiniBatchKMeans", NestedMiniBatchKMeans(k, random_state=0)
     if k <= most_rivals:
         yield "MiniBatchKMeans", MiniBatchKMeans(k, random_state=0, n_init=1)
         yield "Lloyd", Lloyd(k, random_state=0, n_init=1, max_iter=25, tol=0)

@@ -383,7 +383,7 @@ class NestedMiniBatchKMeans(CentroidEstimator):
         self._take_votes(step.model.votes, data)
 
     def _take_votes(self, votes: AnyVotes | SparseMeans, data: Input, halves: Votes | None = None) -> None:
-        taken = {"counts_": votes.counts * data.unit}
+        taken: dict[str, Any] = {"counts_": votes.counts * data.unit}
         if isinstance(votes, SparseMeans):
             data_as = votes.matrix.data.astype(data.dtype)
             taken |= {"sparse_sums_": votes.sums() * data.unit, "sparse_centers_": votes.with_data(data_as)}

@@ -38,6 +38,7 @@ from globular.model.statistics import F64, I64
 from globular.seam.mixture_passes import ExpectLinear
 from globular.seam.passes import AsScaled, Assign, Roots, SumByLabel
 from globular.seam.shard import Shard, answer
+from globular.seam.sparse_passes import AssignSparse
 
 FEWEST_SEARCHED, PART_ROWS_PER_COMPONENT = 4096, 256
 """Least rows of the part, in all and for every component; larger = a better start, from more work."""
@@ -157,7 +158,10 @@ def start_from_seeds(
     )
     if method == "kmeans":
         tol = TOLERANCE * float(seen.column_moments()[1].mean())
-        how = PipelineOptions(n_components, max_iter=KMEANS_ITERATIONS, tol=tol, unit_centers=family.unit_rows)
+        how = PipelineOptions(
+            n_components, max_iter=KMEANS_ITERATIONS, tol=tol, unit_centers=family.unit_rows,
+            sparse=not seen.why_not(AssignSparse),
+        )  # fmt: skip
         centers = last_step(kmeans(seen, seed, how, np.random.RandomState(int(rng.integers(2**31))))).lifted()
     else:
         centers = result_of(seed(seen)).centers

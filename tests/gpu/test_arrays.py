@@ -8,7 +8,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason='needs torch: pip install "globular[gpu]"')
 
-from globular.passes.torch import shard  # noqa: E402
+from globular.passes.torch import plain  # noqa: E402
 from globular.passes.torch.arrays import DeviceArray  # noqa: E402
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -73,8 +73,8 @@ def test_what_would_change_a_copy_is_refused(change: Callable[[Any], object]) ->
 
 def test_running_sums_never_fall_and_are_those_of_numpy() -> None:
     """On either side of the length of a run, and with rounding that would let them fall."""
-    for n in (1, shard.RUN - 1, shard.RUN, shard.RUN + 1, 5 * shard.RUN + 7):
+    for n in (1, plain.RUN - 1, plain.RUN, plain.RUN + 1, 5 * plain.RUN + 7):
         values = np.random.default_rng(n).random(n) * 10.0 ** np.random.default_rng(1).integers(-18, 3, size=n)
-        found = shard.running_sums(torch.as_tensor(values, device=DEVICE)).cpu().numpy()
+        found = plain.running_sums(torch.as_tensor(values, device=DEVICE)).cpu().numpy()
         np.testing.assert_allclose(found, np.cumsum(values), rtol=1e-12)
         assert (np.diff(found) >= 0).all()

@@ -15,6 +15,8 @@ import torch
 NUMBERS_AT_ONCE = 1 << 24
 """Numbers of a temporary."""
 FAR = float("inf")
+RUN = 4096
+"""Rows whose running sums are taken together."""
 
 
 def blocks(n: int, numbers_per_row: int) -> list[slice]:
@@ -27,6 +29,21 @@ def seen(x: Any, scales: Any, dtype: Any, rows: Any = slice(None)) -> Any:
     """Some rows as passes see them."""
     some = x[rows].to(dtype)
     return some if scales is None else some * scales[rows].to(dtype)[:, None]
+
+
+def running_sums(values: Any) -> Any:
+    """Sums of the values up to each of them, (n,), always in the same order: torch's own scan of one long row is not.
+
+    They never fall, whatever the rounding.
+    """
+    n = len(values)
+    inside = torch.cumsum(torch.nn.functional.pad(values, (0, -n % RUN)).view(-1, RUN), dim=1)
+    totals = inside[:, -1].expand(2, -1).contiguous()  # two rows: of one, the scan would be torch's long one
+    before = torch.nn.functional.pad(torch.cumsum(totals, dim=1)[0, :-1], (1, 0))
+    # the largest so far by runs, too: torch takes one long row by a single block of threads
+    sums = torch.cummax(inside + before[:, None], dim=1).values
+    lead = torch.nn.functional.pad(torch.cummax(sums[:, -1], dim=0).values[:-1], (1, 0))
+    return torch.maximum(sums, lead[:, None]).view(-1)[:n]
 
 
 def prepare(centers: Any, members: Any, product: Any, n_parts: int) -> tuple[Any, Any, Any, Any]:

@@ -10,9 +10,9 @@ import torch
 
 from globular.model.statistics import F64, HardStatistics, PotentialStatistics, SpareCenters
 from globular.passes.torch.assign import sums_by
-from globular.passes.torch.plain import in_order
+from globular.passes.torch.plain import in_order, running_sums
 from globular.passes.torch.products import Aim
-from globular.passes.torch.shard import TorchShard, running_sums, totals_by
+from globular.passes.torch.shard import TorchShard, totals_by
 from globular.seam.center_passes import CellNeighbors, CellSeeds
 from globular.seam.passes import AddSeeds, Halve, Index, Labels, Spare, TrySeeds
 

@@ -29,7 +29,7 @@ from globular.passes.cpu.engine.random import random_labels
 from globular.passes.host import BY_METHODS, Handler, HostShard
 from globular.passes.torch import plain
 from globular.passes.torch.arrays import DeviceArray
-from globular.passes.torch.plain import blocks, group, seen
+from globular.passes.torch.plain import blocks, group, running_sums, seen
 from globular.seam import passes
 from globular.seam.among import Need
 from globular.seam.passes import Index, Labels, Pass, Result, RowValue
@@ -106,8 +106,6 @@ class Recordings:
 
 DENSE = "the rows are dense"
 NOT_WRITTEN = "it has not been written for GPUs; use device='cpu'"
-RUN = 4096
-"""Rows whose running sums are taken together."""
 KEYS_AT_ONCE = 1 << 28
 """Rows that are sorted by key at once, where values are summed by key; larger = more memory."""
 
@@ -267,21 +265,6 @@ class CardShard(HostShard):
             return np.array([self.total_weight if of == "weights" else float(self.errors().sum())])
         keys = self.label_tensor if by == "labels" else self.seed_tensor
         return self.give(totals_by(self.errors() if of == "errors" else self.weights_of_rows, keys, n))
-
-
-def running_sums(values: Any) -> Any:
-    """Sums of the values up to each of them, (n,), always in the same order: torch's own scan of one long row is not.
-
-    They never fall, whatever the rounding.
-    """
-    n = len(values)
-    inside = torch.cumsum(torch.nn.functional.pad(values, (0, -n % RUN)).view(-1, RUN), dim=1)
-    totals = inside[:, -1].expand(2, -1).contiguous()  # two rows: of one, the scan would be torch's long one
-    before = torch.nn.functional.pad(torch.cumsum(totals, dim=1)[0, :-1], (1, 0))
-    # the largest so far by runs, too: torch takes one long row by a single block of threads
-    sums = torch.cummax(inside + before[:, None], dim=1).values
-    lead = torch.nn.functional.pad(torch.cummax(sums[:, -1], dim=0).values[:-1], (1, 0))
-    return torch.maximum(sums, lead[:, None]).view(-1)[:n]
 
 
 def totals_by(values: Any, keys: Any, n: int) -> Any:

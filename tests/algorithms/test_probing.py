@@ -208,11 +208,6 @@ def test_last_labels_look_on_while_that_is_cheap() -> None:
     assert once.objective > some.objective > enough.objective
 
 
-def test_the_history_tells_the_recall_of_the_labels() -> None:
-    model = KMeans(600, random_state=0, max_iter=3).fit(np.random.default_rng(0).normal(size=(6000, 8)))
-    assert model.history_[-1].recall == model.label_recall_ < 1.0 and model.history_[-2].recall is None
-
-
 @given(st.integers(0, 2**32 - 1), st.integers(2, 80), st.integers(1, 4), st.sampled_from([np.float32, np.float64]))
 def test_the_objective_never_rises(seed: int, n: int, n_probes: int, dtype: Any) -> None:
     random = np.random.default_rng(seed)

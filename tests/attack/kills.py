@@ -132,25 +132,26 @@ def end(process: int) -> None:
         os.kill(process, signal.SIGKILL)
 
 
-def processes(client: Any) -> list[int]:
-    """The processes of two workers, once they live."""
+def processes(cluster: Any, client: Any) -> list[int]:
+    """The processes of three workers, once they live."""
     while True:
-        client.wait_for_workers(2)
-        with contextlib.suppress(OSError):  # one that has just been killed
+        cluster.scale(3)  # a nanny whose worker was killed as it started gives up
+        with contextlib.suppress(OSError, TimeoutError):  # one that has just been killed
+            client.wait_for_workers(3, timeout=20)
             found = client.run(os.getpid)
-            if len(found) == 2:
+            if len(found) == 3:
                 return [found[address] for address in sorted(found)]
         time.sleep(0.1)
 
 
 def kill_workers(n_kills: int, random: np.random.Generator, n_rows: int) -> None:
-    """Kill a worker at some time of a fit of files; there are always two of them again."""
+    """Kill a worker at some time of a fit of files; there are always three of them again."""
     from distributed import Client, LocalCluster
 
     with (
         TemporaryDirectory() as name,
         LocalCluster(
-            n_workers=2, threads_per_worker=1, dashboard_address=":0", silence_logs=logging.CRITICAL
+            n_workers=3, threads_per_worker=1, dashboard_address=":0", silence_logs=logging.CRITICAL
         ) as cluster,
         Client(cluster) as client,
     ):
@@ -158,7 +159,7 @@ def kill_workers(n_kills: int, random: np.random.Generator, n_rows: int) -> None
         expected = {kind: bits(model_of(kind).fit(files)) for kind in KINDS}
         for number in range(n_kills):
             kind, step = KINDS[number % 2], int(random.integers(0, 15))
-            victim = processes(client)[number % 2]
+            victim = processes(cluster, client)[number % 3]
             timers = list[threading.Timer]()
 
             def kill(model: KMeans, record: Any, step: int = step, victim: int = victim, timers: Any = timers) -> None:

@@ -19,7 +19,7 @@ counts = st.integers(0, 2**62)
 records = st.builds(
     Record, iteration=st.integers(0, 10**6), seconds=finite, objective=finite, n_distances=counts,
     n_changed=st.none() | counts, quantization_error=st.none() | finite, stage=st.sampled_from(STAGES),
-    compile_seconds=finite, recall=st.none() | finite,
+    compile_seconds=finite,
 )  # fmt: skip
 
 
@@ -109,7 +109,7 @@ def test_to_pandas_has_one_row_per_iteration() -> None:
     assert frame["iteration"].tolist() == [1, 2, 3]
     assert set(frame.columns) == {
         "iteration", "seconds", "objective", "n_distances", "n_changed", "quantization_error", "stage",
-        "compile_seconds", "recall",
+        "compile_seconds",
     }  # fmt: skip
 
 

@@ -160,7 +160,6 @@ class CentroidEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clust
             self.stopped_ = reason
             self.__dict__.pop("labels_", None)  # those that the last pass has left belong to other centres
             fit.n_distances += self._finish(data, fit.seconds_left)
-            self.history_.tell_recall(getattr(self, "label_recall_", None))
             return -self.inertia_
 
         yield from fit.best_of(

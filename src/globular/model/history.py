@@ -19,7 +19,7 @@ iteration 0. Objectives may be compared within a stage.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING, overload
 
 import numpy as np
@@ -56,8 +56,6 @@ class Record:
         What the iteration belongs to; see :mod:`globular.model.history`.
     compile_seconds : float
         Time spent compiling kernels since the start of the fit.
-    recall : float or None
-        Share of a sample of rows that have their closest centre for a label, in the last record of k-means.
     """
 
     iteration: int
@@ -68,7 +66,6 @@ class Record:
     quantization_error: float | None = None
     stage: str = ITERATIONS
     compile_seconds: float = 0.0
-    recall: float | None = None
 
     @property
     def wall_seconds(self) -> float:
@@ -111,10 +108,6 @@ class History(Sequence[Record]):
         if not isinstance(record, Record):
             raise TypeError(f"record must be a globular Record, got {type(record).__name__}")
         self._records.append(record)
-
-    def tell_recall(self, recall: float | None) -> None:
-        """Complete the last record, once all rows have their labels."""
-        self._records[-1] = replace(self._records[-1], recall=recall)
 
     @overload
     def __getitem__(self, index: int) -> Record: ...
@@ -193,7 +186,7 @@ class History(Sequence[Record]):
                 if strange := [value for value in values if value not in STAGES]:
                     raise ValueError(f"history: stage must be one of {', '.join(STAGES)}; got {strange[0]!r}")
                 continue
-            unknown = (None,) if name in ("n_changed", "quantization_error", "recall") else ()
+            unknown = (None,) if name in ("n_changed", "quantization_error") else ()
             if not all(value in unknown or type(value) in (int, float) for value in values):
                 raise TypeError(f"history: {name} must be a number")
             history.column(name)  # an error where a number does not fit

@@ -47,11 +47,6 @@ from globular.model.statistics import F64
 from globular.seam.passes import Labels
 from globular.seam.sparse_passes import AssignSparse
 
-VOTES = {f"{half}{name}_" for half in ("", "half_") for name in ("counts", "sums")} | {
-    "sparse_sums_", "sparse_centers_", "cluster_centers_"
-}  # fmt: skip
-"""Fitted attributes that belong together."""
-
 
 @dataclass(eq=False, repr=False)
 class NestedMiniBatchKMeans(CentroidEstimator):
@@ -78,9 +73,8 @@ class NestedMiniBatchKMeans(CentroidEstimator):
         a cost that grows with the square root of the clusters, and now and then only the second closest. "auto" takes
         "cells" from 1,000 clusters on; below, "elkan" where its bounds fit into a quarter of the memory (512 MiB for
         rows that are not in memory), "yinyang" where they fit and save time, else "exact"; see `search_` and the log.
-        Sparse rows with entries in at most one of 256 columns are different from 400 clusters on: "auto" is "exact",
-        by an inverted file of the centres, where `algorithm`, `growth_threshold` and `reassignment_ratio` are as they
-        are by default.
+        Sparse rows with entries in at most one of 256 columns, from 400 clusters on: "auto" is "exact", by an inverted
+        file, if `algorithm`, `growth_threshold` and `reassignment_ratio` have their defaults.
     algorithm : {"nmbatch", "nmbatch.deact", "mbatch", "mbatch.remove"}, default="nmbatch"
         By the paper's names: nested batches; the same without bounds; batches drawn anew from all rows, whose rows vote
         each time they are drawn (Sculley 2010); the same, with earlier votes of a row taken back. The last three
@@ -116,8 +110,7 @@ class NestedMiniBatchKMeans(CentroidEstimator):
     ----------
     cluster_centers_ : array of shape (n_clusters, n_features)
     sparse_centers_, sparse_sums_ : scipy.sparse.csr_array of shape (n_clusters, n_features)
-        `cluster_centers_` and `sums_` after a fit that keeps centres sparse, and only then; the dense ones are made for
-        the first who asks.
+        After a fit that keeps centres sparse; `cluster_centers_` and `sums_` are then made for the first who asks.
     labels_ : int32 array of shape (n_samples,)
         While the fit runs (`fit_iter`): −1 for rows that no batch has had yet.
     inertia_ : float
@@ -264,15 +257,14 @@ class NestedMiniBatchKMeans(CentroidEstimator):
         """Settle what "auto" means; says beforehand what bounds will take."""
         settings = self._settings(data)
         budget = MEMORY_SHARE * physical_memory()
-        self.search_ = settings.choose_search(budget) if self.search == "auto" else self.search
+        found = "exact" if self._inverts(data) else settings.choose_search(budget)
+        self.search_ = found if self.search == "auto" else self.search
         if self.search_ in BOUNDS and self.algorithm != "nmbatch":
             if self.search != "auto":
                 raise ValueError(
                     f"search={self.search!r} keeps bounds, for rows that come again in the next batch; "
                     f"algorithm={self.algorithm!r} takes search='exact' or 'cells'"
                 )
-            self.search_ = "exact"
-        if self.search == "auto" and self._inverts(data):
             self.search_ = "exact"
         if self.search_ in BOUNDS:
             n_bytes = settings.bound_bytes(self.search_)
@@ -321,7 +313,7 @@ class NestedMiniBatchKMeans(CentroidEstimator):
                 "are taken instead",
                 RuntimeWarning,
             )
-        settings, inverts = self._choose(data), self._inverts(data)
+        settings = self._choose(data)
         sample = self._sample(data, settings, random_state)
         unit = data.shard.total_weight / sample.shard.total_weight
 
@@ -329,7 +321,7 @@ class NestedMiniBatchKMeans(CentroidEstimator):
             stage = SEEDS if step.stage == SEEDS else PART
             return replace(step, iteration=0, objective=step.objective * unit, stopped="", stage=stage)
 
-        if inverts:
+        if self._inverts(data):
             yield from self._sparse_steps(data, sample, random_state, of_the_sample)
             return
         start = yield from mapped(self._start(sample, random_state), of_the_sample)
@@ -343,8 +335,8 @@ class NestedMiniBatchKMeans(CentroidEstimator):
     ) -> Iterator[Step[Any]]:
         """The steps with sparse centres."""
         rng = np.random.default_rng(random_state.randint(2**31, size=4))
-        named, anew = isinstance(self.init, str), not continues(self, "cluster_centers_")
-        if named and anew and self.init in ("auto", "k-means++"):
+        named = isinstance(self.init, str) and self.init in ("auto", "k-means++")
+        if named and not continues(self, "cluster_centers_"):
             self.init_ = "k-means++"
             centers = yield from mapped(best_sparse_seeds(sample.shard, self.n_clusters, self._n_init, rng), shown)
         else:
@@ -356,9 +348,7 @@ class NestedMiniBatchKMeans(CentroidEstimator):
         yield from nested_sparse_kmeans(data.shard, centers, options, rng)
 
     def _most_bytes(self, data: Input) -> int:
-        if self._inverts(data):
-            return super()._most_bytes(data)
-        sampled = min(self._settings(data).init_rows, data.n_rows)  # as they are, twice
+        sampled = 0 if self._inverts(data) else min(self._settings(data).init_rows, data.n_rows)  # as they are, twice
         return super()._most_bytes(data) + 2 * data.dtype.itemsize * sampled * data.n_columns
 
     def _publish(self, data: Input, spare: Callable[[], F64], step: Step[Any], history: History) -> None:
@@ -372,12 +362,8 @@ class NestedMiniBatchKMeans(CentroidEstimator):
 
     def _take_preparation(self, step: Step[Any], data: Input, spare: Callable[[], F64]) -> None:
         super()._take_preparation(step, data, spare)
-        centers = self._sparse_centers()
-        if centers is None:
-            self._take_votes(Votes.none(self._centers()), data)
-        else:
-            none = np.zeros(self.n_clusters)
-            self._take_votes(SparseMeans(centers.matrix, none, none), data)
+        found, none = self._sparse_centers(), np.zeros(self.n_clusters)
+        self._take_votes(Votes.none(self._centers()) if found is None else SparseMeans(found.matrix, none, none), data)
 
     def _take_over(self, step: Step[NestedModel], data: Input) -> None:
         self._take_votes(step.model.votes, data)
@@ -385,22 +371,23 @@ class NestedMiniBatchKMeans(CentroidEstimator):
     def _take_votes(self, votes: AnyVotes | SparseMeans, data: Input, halves: Votes | None = None) -> None:
         taken: dict[str, Any] = {"counts_": votes.counts * data.unit}
         if isinstance(votes, SparseMeans):
-            data_as = votes.matrix.data.astype(data.dtype)
-            taken |= {"sparse_sums_": votes.sums() * data.unit, "sparse_centers_": votes.with_data(data_as)}
+            centers = votes.with_data(votes.matrix.data.astype(data.dtype))
+            taken |= {"sparse_sums_": votes.sums() * data.unit, "sparse_centers_": centers}
         else:
             taken |= {"sums_": votes.whole_sums() * data.unit, "cluster_centers_": votes.centers_as(data.dtype)}
         if halves is not None:
             taken |= {"half_counts_": halves.counts * data.unit, "half_sums_": halves.whole_sums() * data.unit}
         self.__dict__.update(taken)  # all or, after Ctrl-C, none
-        for name in VOTES - taken.keys():
+        kept = {"cluster_centers_", "sums_", "sparse_centers_", "sparse_sums_", "half_counts_", "half_sums_"}
+        for name in kept - taken.keys():
             self.__dict__.pop(name, None)
 
     @cached_property
     def sums_(self) -> F64:
         """Sums of the rows of each cluster, made of `sparse_sums_` for the first who asks; else what a fit has set."""
-        if (matrix := vars(self).get("sparse_sums_")) is None:
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute 'sums_'")
-        return np.asarray(matrix.toarray())
+        if "sparse_sums_" not in vars(self):
+            raise AttributeError("there are no votes yet; fit first")
+        return np.asarray(vars(self)["sparse_sums_"].toarray())
 
     def _last_probes(self, data: Input) -> int | None:
         return label_probes(self.n_clusters, exact=self.search_ != "cells") if self.compute_labels else None

@@ -12,7 +12,7 @@ from globular.algorithms.infinite.clusters import clusters_of
 from globular.algorithms.infinite.infinite import Mixture
 from globular.estimators.checks import checked_floats
 from globular.estimators.conditional import ConditionalMixture
-from globular.estimators.infinite_base import GivenPrior, InfiniteEstimator, gaussian_prior, translated
+from globular.estimators.infinite_base import InfiniteEstimator, gaussian_prior
 from globular.estimators.inputs import Input
 from globular.estimators.parameters import Constraints, one_of
 from globular.model.conditional import marginal_of_infinite
@@ -83,10 +83,7 @@ class InfiniteGaussianMixture(ConditionalMixture, InfiniteEstimator):
         rows the knowledge of the covariance is worth (else n_features + 2 for "full" and 3 for "diag"); "covariance",
         the scale S₀ of the inverse-Wishart prior, (n_features, n_features) or (n_features,). Without "covariance" the
         scale is fitted with the components so that the free energy is smallest, beginning with the variance of the
-        columns times the degrees of freedom, and so is "mean_precision" unless it is given. The names of
-        ``BayesianGaussianMixture`` are understood as well: "mean_prior", "mean_precision_prior",
-        "degrees_of_freedom_prior" and "covariance_prior" are the same parts, "weight_concentration_prior" takes the
-        place of `concentration` and "n_components" that of `max_components`.
+        columns times the degrees of freedom, and so is "mean_precision" unless it is given.
     tol : float, default=1e-3
         Stop when a cycle lowers the free energy per row by less.
     max_iter : int, default=1000
@@ -174,10 +171,7 @@ class InfiniteGaussianMixture(ConditionalMixture, InfiniteEstimator):
     _polishes = True
 
     def _prior(self, data: Input) -> GaussianPrior:
-        return gaussian_prior(data.shard, self.covariance_type, self._given_prior().parts)
-
-    def _given_prior(self) -> GivenPrior:
-        return translated(self.prior or {}, self.concentration, self.discount, self.max_components)
+        return gaussian_prior(data.shard, self.covariance_type, self.prior or {})
 
     def _clusters(self, data: Input, seen: GaussianParameters) -> I64:
         if self.truncation == "fixed":  # of as many components as asked for, some may be empty

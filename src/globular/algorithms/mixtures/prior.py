@@ -49,8 +49,8 @@ def best_prior(
     whole, part = (_expected(rows, mixture, n_candidates) for rows in (shard, left_out))
     counts = whole.counts - part.counts
     rest = replace(
-        whole, counts=np.where(counts > ROUNDED * whole.counts, counts, 0.0), sums=whole.sums - part.sums, scatter=whole.scatter - part.scatter,
-        total_weight=whole.total_weight - part.total_weight,
+        whole, counts=np.where(counts > ROUNDED * whole.counts, counts, 0.0), sums=whole.sums - part.sums,
+        scatter=whole.scatter - part.scatter, total_weight=whole.total_weight - part.total_weight,
     )  # fmt: skip
 
     def densities(strength: float | None) -> F64:

@@ -309,8 +309,7 @@ class MixtureEstimator(DensityMixin, Estimator):
 
     def aic(self, X: Any) -> float:
         """Akaike's information criterion on X; the lower the better."""
-        log_likelihood, _ = self._total(X)
-        return 2 * self._n_parameters() - 2 * log_likelihood
+        return 2 * self._n_parameters() - 2 * self._total(X)[0]
 
     def bic(self, X: Any) -> float:
         """The Bayesian information criterion on X; the lower the better."""
@@ -397,4 +396,5 @@ class MixtureEstimator(DensityMixin, Estimator):
         return self._log_likelihood(data), data.n_rows
 
     def _log_likelihood(self, data: Input) -> float:
-        return float(sum(data.shard.run(Answer(self._predictive(), "total"))))
+        totals: list[float] = data.shard.run(Answer(self._predictive(), "total"))
+        return float(sum(totals))

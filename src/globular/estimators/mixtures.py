@@ -309,7 +309,7 @@ class MixtureEstimator(DensityMixin, Estimator):
 
     def aic(self, X: Any) -> float:
         """Akaike's information criterion on X; the lower the better."""
-        return 2 * self._n_parameters() - 2 * self._total(X)[0]
+        return -2 * self._total(X)[0] + 2 * self._n_parameters()  # the first refuses a model without a fit
 
     def bic(self, X: Any) -> float:
         """The Bayesian information criterion on X; the lower the better."""

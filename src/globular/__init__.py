@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from globular.estimators.chunky_mixture import ChunkyGaussianMixture
     from globular.estimators.families import BernoulliMixture, PoissonMixture, VonMisesFisherMixture
     from globular.estimators.hierarchical import HierarchicalKMeans
-    from globular.estimators.infinite_mixture import InfiniteGaussianMixture, InfiniteMultinomialMixture
+    from globular.estimators.infinite_mixture import InfiniteGaussianMixture
+    from globular.estimators.infinite_multinomial import InfiniteMultinomialMixture
     from globular.estimators.kmeans import KMeans, k_means
     from globular.estimators.low_rank_mixture import LowRankGaussianMixture
     from globular.estimators.many import fit_many
@@ -49,7 +50,8 @@ _NAMES = {
     "estimators.chunky_mixture": "ChunkyGaussianMixture",
     "estimators.bayesian_mixture": "BayesianGaussianMixture",
     "estimators.low_rank_mixture": "LowRankGaussianMixture",
-    "estimators.infinite_mixture": "InfiniteGaussianMixture InfiniteMultinomialMixture",
+    "estimators.infinite_mixture": "InfiniteGaussianMixture",
+    "estimators.infinite_multinomial": "InfiniteMultinomialMixture",
     "estimators.families": "VonMisesFisherMixture PoissonMixture BernoulliMixture",
     "regrouping": "balance cluster_tree",
     "persistence": "load save",

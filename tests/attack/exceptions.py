@@ -147,6 +147,8 @@ _REASONS = {
         algorithms.mixtures.pipeline: ROWS_PER_COMPONENT ROWS_PER_PARAMETER KMEANS_STEPS KMEANS_TOLERANCE
             FAILURES MOST_TRIALS STEPS_OVER_ALL_ROWS STEPS_PER_STEP STEPS_OF_MOVES
             STEPS_PER_COMPONENT ROUGH_STEPS SHORT_RUNS SHORT_STEPS SHORT_ROWS
+        algorithms.mixtures.prior: STRENGTHS MOST_DENSITIES ROUNDED SURE
+        estimators.priors: THIN
         algorithms.mixtures.stepwise: KAPPA
         algorithms.search: STEPS_PER_TRIAL STEPS_PER_DRAW
         algorithms.steps: CAUTION

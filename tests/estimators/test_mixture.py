@@ -20,6 +20,7 @@ from globular import (
     VariationalGaussianMixture,
 )
 from globular.algorithms.mixtures.em import ROUNDED
+from globular.algorithms.mixtures.prior import STRENGTHS
 from globular.algorithms.mixtures.starts import MIXTURE_STARTS
 from globular.algorithms.seeding import named
 from globular.errors import OverfitWarning
@@ -355,7 +356,7 @@ def test_many_components_of_too_few_rows_are_told(n: int, warns: bool) -> None:
     X = np.random.default_rng(0).normal(size=(n, 3))
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        VariationalGaussianMixture(150, random_state=0).fit(X)
+        VariationalGaussianMixture(150, prior=None, random_state=0).fit(X)
     told = [str(each.message) for each in caught if each.category is OverfitWarning]
     assert len(told) == warns and all("of 150 components" in text and "covariance_type" in text for text in told)
 
@@ -374,6 +375,35 @@ def test_a_prior_keeps_many_components_from_overfitting(kind: type, covariance_t
     scale = X.var(axis=0) * 60 ** (-2.0 / 4)  # where only the prior counts
     expected = {"full": np.diag(scale), "diag": scale, "spherical": scale.mean()}[covariance_type]
     np.testing.assert_allclose(strong.covariances_[0], expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("kind", [GaussianMixture, VariationalGaussianMixture])
+@pytest.mark.parametrize(("C", "n"), [(120, 480), (600, 1500)])
+def test_thin_components_choose_a_prior_by_rows_left_out(kind: type, C: int, n: int) -> None:
+    X, held_out = np.random.default_rng(0).normal(size=(2, n, 4)) * [1.0, 10.0, 0.1, 5.0]
+    given: dict[str, Any] = {"covariance_type": "diag", "random_state": 0, "max_iter": 15}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        chosen = kind(C, **given, n_init=2).fit(X)  # the warning of thin components is an error
+        same = kind(C, **given, n_init=2, prior=chosen.prior_).fit(X)
+        with pytest.warns(OverfitWarning, match="prior='auto'"):
+            free = kind(C, prior=None, **given).fit(X)
+    assert chosen.prior_ >= 0.3 and free.prior_ is None
+    assert chosen.score(held_out) > free.score(held_out) + 0.5
+    np.testing.assert_allclose(same.score(held_out), chosen.score(held_out), atol=0.05)
+
+
+@pytest.mark.parametrize("kind", [GaussianMixture, VariationalGaussianMixture])
+def test_components_of_many_rows_have_no_prior_unless_asked_for(kind: type) -> None:
+    X = np.concatenate([np.random.default_rng(seed).normal(8 * seed, size=(300, 2)) for seed in range(3)])
+    plain, none, auto = (kind(3, random_state=0, prior=prior).fit(X) for prior in ("thin", None, "auto"))
+    np.testing.assert_array_equal(plain.covariances_, none.covariances_)
+    assert plain.prior_ is None and auto.prior_ in (None, *STRENGTHS)
+    assert auto.score(X) == pytest.approx(none.score(X), abs=0.01)
+    assert kind(2, prior="auto", random_state=0).fit(X[:50]).prior_ is None  # too few rows to leave some out
+    assert kind(3, covariance_type="tied_spherical", random_state=0).fit(X[:30]).prior_ is None
+    with pytest.raises(ValueError, match="prior"):
+        kind(3, prior="strong").fit(X)
 
 
 def test_a_prior_of_nothing_is_refused() -> None:

@@ -6,7 +6,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from numbers import Real
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import numpy as np
 from sklearn.utils import check_random_state
@@ -32,7 +32,6 @@ from globular.estimators.checks import (
     mixture_bytes,
     positive_number,
     rows_to_draw,
-    whole_number,
 )
 from globular.estimators.elsewhere import lazily
 from globular.estimators.inputs import Input
@@ -52,9 +51,6 @@ from globular.seam.shard import Shard
 from globular.threads import resolve_threads
 
 _PARTS = ("mean", "mean_precision", "degrees_of_freedom", "covariance")
-_WEIGHTS, _TYPE, _MOST_COMPONENTS = "weight_concentration_prior", "weight_concentration_prior_type", "n_components"
-THEIRS = (*(f"{part}_prior" for part in _PARTS), _WEIGHTS, _TYPE, _MOST_COMPONENTS)
-"""What `BayesianGaussianMixture` calls the parts of a prior, and what else belongs to it there."""
 LEAST_SCALE = 1e-6
 """How far the fitted scale of the covariance prior may fall below the variance of the data."""
 NESTED_COMPONENTS, FIXED_COMPONENTS = 1000, 20
@@ -63,15 +59,6 @@ MOST_WEIGHT = 2.0**53
 """Beyond, one row more is no longer another number."""
 POLISHING_STEPS, TIMES_SOWN = 60, 2
 SMALLEST_LEAF, LARGEST_LEAF, MOST_LEAVES = 16, 512, 2048
-
-
-class GivenPrior(NamedTuple):
-    """What a user has said of the components and of their number."""
-
-    parts: dict[str, Any]
-    """Of the prior of a component, by our names."""
-    alpha: StickPrior
-    max_components: int | None
 
 
 def stick_prior(concentration: Any, discount: float) -> StickPrior:
@@ -96,29 +83,11 @@ def stick_prior(concentration: Any, discount: float) -> StickPrior:
     return StickPrior(float(pair[0]), float(pair[1]), float(discount))
 
 
-def translated(given: Mapping[str, Any], concentration: Any, discount: float, max_components: int | None) -> GivenPrior:
-    """The parts of a prior by our names, and what is given with them by the names of `BayesianGaussianMixture`."""
-    unknown = sorted(set(given) - {*_PARTS, *THEIRS})
-    if unknown:
-        raise ValueError(f"prior has no part {unknown[0]!r}; its parts are {', '.join(map(repr, (*_PARTS, *THEIRS)))}")
-    twice = [part for part in _PARTS if part in given and f"{part}_prior" in given]
-    if twice:
-        raise ValueError(f"prior has both {twice[0]!r} and '{twice[0]}_prior', which are the same")
-    if given.get(_TYPE, "dirichlet_process") != "dirichlet_process":
-        raise ValueError(f"prior[{_TYPE!r}]={given[_TYPE]!r}: an infinite mixture has 'dirichlet_process' only")
-    most = given.get(_MOST_COMPONENTS)
-    if most is not None:
-        max_components = whole_number(f"prior[{_MOST_COMPONENTS!r}]", most)
-    # None stands for a default there
-    parts = {name.removesuffix("_prior"): value for name, value in given.items() if value is not None}
-    if "weight_concentration" in parts:
-        concentration = positive_number(f"prior[{_WEIGHTS!r}]", parts["weight_concentration"])
-    alpha = stick_prior(concentration, discount)
-    return GivenPrior({name: parts[name] for name in _PARTS if name in parts}, alpha, max_components)
-
-
 def gaussian_prior(shard: Shard, covariance_type: str, given: Mapping[str, Any]) -> GaussianPrior:
     """The Gaussian–Wishart or normal–gamma prior, by what a user gave of it."""
+    unknown = sorted(set(given) - set(_PARTS))
+    if unknown:
+        raise ValueError(f"prior has no part {unknown[0]!r}; its parts are {', '.join(map(repr, _PARTS))}")
     column_means, variances = shard.column_moments()
     D = len(column_means)
     kind, family = KINDS[covariance_type], FAMILIES[covariance_type]
@@ -188,10 +157,6 @@ class InfiniteEstimator(MixtureEstimator):
     def _predictive(self) -> Mixture:
         """The mixture that the attributes hold."""
 
-    def _given_prior(self) -> GivenPrior:
-        """What the parameters say of the components and of their number, checked."""
-        return GivenPrior({}, stick_prior(self.concentration, self.discount), self.max_components)
-
     def _check_rows(self, data: Input) -> None:
         """Refuse weights that cannot be numbers of rows, which a Dirichlet process takes them for."""
         total = data.shard.total_weight
@@ -233,13 +198,12 @@ class InfiniteEstimator(MixtureEstimator):
         return GivenStart(self.covariance_type, means=self.means_, continues=True)
 
     def _largest(self, data: Input) -> int:
-        most = self._given_prior().max_components
-        if most is not None:
-            return most
+        if self.max_components is not None:
+            return self.max_components
         return NESTED_COMPONENTS if self.truncation == "nested" else min(FIXED_COMPONENTS, data.n_rows)
 
     def _n_rows_wanted(self) -> int:
-        return self._given_prior().max_components or 1 if self.truncation == "fixed" else 1
+        return self.max_components or 1 if self.truncation == "fixed" else 1
 
     def _start(self, data: Input, given: GivenStart, random_state: np.random.RandomState) -> Finding[Run]:
         yield from ()  # means alone are not a posterior
@@ -262,7 +226,7 @@ class InfiniteEstimator(MixtureEstimator):
 
     def _options(self, data: Input) -> InfiniteOptions:
         return InfiniteOptions(
-            alpha=self._given_prior().alpha, T_max=self._largest(data), gain=self.min_split_gain,
+            alpha=stick_prior(self.concentration, self.discount), T_max=self._largest(data), gain=self.min_split_gain,
             smallest=self.min_component_weight, accept="best" if self.accept_splits == "best" else "all",
             tol=self.tol, max_iter=self.max_iter, closed=self.truncation == "fixed",
             n_polishing=POLISHING_STEPS * self._polishes,

@@ -18,7 +18,6 @@ from globular.algorithms.mixtures.em import CONVERGED, EMOptions, covariance_lim
 from globular.algorithms.mixtures.missing import incomplete_mixture
 from globular.algorithms.mixtures.nested import BatchOptions, nested_mixture, rows_of_first_batch
 from globular.algorithms.mixtures.noise import noisy_mixture
-from globular.algorithms.mixtures.probing import begin_truncated
 from globular.algorithms.mixtures.starts import MIXTURE_STARTS, StartOptions, starting_mixture, variational_means
 from globular.algorithms.steps import Finding, Run
 from globular.errors import DeviceError
@@ -28,17 +27,18 @@ from globular.estimators.conditional import checked_parameters, given_start
 from globular.estimators.inputs import Input, open_filled, open_incomplete
 from globular.estimators.mixtures import N_CANDIDATES
 from globular.estimators.parameters import POSITIVE, Constraints, one_of
+from globular.estimators.priors import PRIOR, forget_prior, is_told, with_prior
 from globular.estimators.running import Clock
 from globular.estimators.stepwise_mixture import StepwiseGaussians
 from globular.estimators.variational_mixture import (
     N_NEIGHBORS,
     automatic_search,
+    begin_with_few,
     likely_components,
-    prior_of,
     truncated_bytes,
 )
 from globular.model.covariances import FAMILIES, SEPARABLE
-from globular.model.gaussian import GaussianParameters, isotropic_mixture
+from globular.model.gaussian import GaussianParameters
 from globular.model.given import GivenStart
 from globular.model.history import Record
 from globular.model.noise import Noise
@@ -69,15 +69,13 @@ class GaussianMixture(StepwiseGaussians):
         A covariance matrix per component, one for all, variances per component and column, a variance per component,
         or one variance for everything.
     algorithm : {"auto", "em", "nested", "variational", "chunky"}, default="auto"
-        "em" is exact. "nested" is EM on batches of rows that grow when they have no more to say, and ends when the
-        rows of a batch are enough: when the mean log-likelihood is expected to lie less than ten times `tol` below that
-        of all rows, about what EM itself leaves. From 500 components without correlations on it looks at few of them
-        per row. "variational" looks at few components per row, found by probing or (up to 25 components) by
-        neighbourhoods, see :class:`VariationalGaussianMixture`, and knows "diag", "spherical" and "tied_spherical".
-        "chunky" works on cells of rows, at a cost that hardly grows with their number, and on the rows themselves only
-        at the end, to finish where EM would (see :class:`ChunkyGaussianMixture` and its `polish`; not on GPUs). "auto"
-        takes "variational" from 500 components on where it knows the covariance type, else "em", and writes its choice
-        to `algorithm_`.
+        "em" is exact. "nested" is EM on batches of rows that grow, and ends when the mean log-likelihood is expected to
+        lie less than ten times `tol` below that of all rows, about what EM itself leaves; from 500 components without
+        correlations on it looks at few of them per row. "variational" looks at few components per row, see
+        :class:`VariationalGaussianMixture`, and knows "diag", "spherical" and "tied_spherical". "chunky" works on cells
+        of rows, at a cost that hardly grows with their number, and finishes on the rows themselves (see
+        :class:`ChunkyGaussianMixture`; not on GPUs). "auto" takes "variational" from 500 components on where it knows
+        the covariance type, else "em", and writes its choice to `algorithm_`.
     tol : float, default=1e-3
         Stop when the mean log-likelihood of a row changes by less.
     reg_covar : float or "auto", default="auto"
@@ -90,29 +88,28 @@ class GaussianMixture(StepwiseGaussians):
     n_init : int, default=1
         Number of runs from different starts, of which the best is kept.
     init_params : {"kmeans", "k-means++", "random", "random_from_data"}, default="kmeans"
-        How to find a start. "kmeans" begins with k-means on a part of the rows (with up to five components several
-        short runs of EM, the best of which is kept), goes on with EM there, and tries out whether the likelihood rises
-        if one component becomes two and two others one; where nothing is given to start from. The others give starting
-        means: k-means++ seeds, near the mean of all rows, or random rows. Rows are then assigned to the closest of them
-        for the starting weights and covariances. (The variational algorithm starts from probing k-means, equal weights
-        and one variance.)
+        How to find a start. "kmeans" begins with k-means on a part of the rows (with up to five components the best of
+        several short runs of EM), goes on with EM there, and keeps exchanges of components by which the likelihood
+        rises; where nothing is given to start from. The others give starting means: k-means++ seeds, near the mean of
+        all rows, or random rows. Rows are then assigned to the closest of them for the starting weights and
+        covariances. (The variational algorithm starts from probing k-means, equal weights and one variance.)
     weights_init : array-like, "equal" or None, default=None
         Starting weights; "equal" keeps all of them equal from the start to the end, which with "tied_spherical" is the
         model behind k-means.
     means_init, precisions_init : array-like or None, default=None
         Starting parameters, in the shapes of `means_` and `precisions_`. Precisions without means, and weights beside
         them, go to the components found whose covariances are most like theirs.
-    prior : float or None, default=None
+    prior : float, "auto", "thin" or None, default="thin"
         Rows that every component counts beside its own, spread about its mean as all rows are, scaled down to a
         component of as many: the inverse-Wishart prior of its covariance (Fraley and Raftery 2007), by which many
-        components of few rows do not overfit. Try 3 to 30. `lower_bound_` then has the log density of the prior
-        in it, which no iteration lowers. The search for a start does without. Not with tied covariances,
-        `partial_fit`, or the algorithms "nested" and "chunky".
+        components of few rows do not overfit. "auto" chooses among 0.03 … 100 by the likelihood of rows left out, or
+        none if none is better. "thin" does so where an average component has less than twice the rows that its
+        parameters need, else there is none. With a prior `lower_bound_` has the log density of the prior in it. The
+        search for a start does without. Not with tied covariances, missing values, or "nested" and "chunky".
     noise : bool, default=False
-        Whether there is one more component, for rows that belong to no other: a constant density, that of rows spread
-        evenly over the box which holds all rows, with a weight that is learned. Rows that are most likely noise have
-        the label −1, and outliers no longer draw means and covariances to themselves. By exact EM (`algorithm` "auto"
-        or "em").
+        Whether there is one more component, for rows that belong to no other: a constant density over the box of all
+        rows, with a weight that is learned. Rows that are most likely noise have the label −1. By exact EM (`algorithm`
+        "auto" or "em").
     missing : {"error", "allow"}, default="error"
         Whether NaN is an error, or a value that is not known. Rows with such values, which lie in memory then, count
         with the columns that are known of them, in `fit` (by exact EM to a tenth of `tol`) and in all that follows but
@@ -128,20 +125,20 @@ class GaussianMixture(StepwiseGaussians):
     covariances_, precisions_, precisions_cholesky_ : array
         (n_components, n_features, n_features) for "full", (n_features, n_features) for "tied", (n_components,
         n_features) for "diag", (n_components,) for "spherical" and () for "tied_spherical".
+    prior_ : float or None
+        The strength of the prior.
     noise_weight_ : float
         The share of all rows that is noise; with ``noise=True``.
     noise_bounds_ : array of shape (2, n_features)
         The box of the noise: the smallest and largest values of every column, or wider in a column that is narrower
         than a component; with ``noise=True``.
     labels_ : int32 array of shape (n_samples,)
-        The most likely component of every row that the fit has seen, −1 for noise. (The variational algorithm looks for
-        it among the components of a few cells, from 500 components on.)
+        The most likely component of every row, −1 for noise; of 500 and more "variational" looks at those of few cells.
     converged_ : bool
         Whether the best run ended because of `tol`.
     n_iter_ : int
     lower_bound_ : float
-        Mean log-likelihood of a row (weighted), or its lower bound with the other algorithms, at the parameters the
-        last iteration began with.
+        Mean log-likelihood of a row, or a lower bound with "variational" and "chunky", before the last iteration.
     lower_bounds_ : list of float
         The same for every iteration of the best run.
     counts_ : float64 array of shape (n_components,)
@@ -182,7 +179,7 @@ class GaussianMixture(StepwiseGaussians):
     weights_init: Any = None
     means_init: Any = None
     precisions_init: Any = None
-    prior: float | None = None
+    prior: float | str | None = "thin"
     noise: bool = False
     missing: str = "error"
     decay: float = 0.0
@@ -201,7 +198,7 @@ class GaussianMixture(StepwiseGaussians):
         "weights_init": [one_of("equal"), "array-like", None],
         "means_init": ["array-like", None],
         "precisions_init": ["array-like", POSITIVE, None],
-        "prior": [POSITIVE, None],
+        "prior": PRIOR,
     }
 
     @property
@@ -279,9 +276,9 @@ class GaussianMixture(StepwiseGaussians):
         self._finish(data)
 
     def _check_fit(self, data: Input) -> None:
-        if self.prior is not None and (FAMILIES[self.covariance_type].tied or self.algorithm in ("nested", "chunky")):
+        if is_told(self.prior) and (FAMILIES[self.covariance_type].tied or self.algorithm in ("nested", "chunky")):
             raise ValueError("prior needs a covariance of each component, and algorithm='em' or 'variational'")
-        if self.prior is not None and data.incomplete is not None:
+        if is_told(self.prior) and data.incomplete is not None:
             raise ValueError("missing=True does not go with prior; set prior=None, or leave out rows with NaN")
         if self.algorithm == "variational" and self.covariance_type not in SEPARABLE:
             raise ValueError(
@@ -295,6 +292,7 @@ class GaussianMixture(StepwiseGaussians):
         if self.noise and self.algorithm not in ("auto", "em"):
             raise ValueError(f"noise=True needs algorithm='em'; algorithm={self.algorithm!r} knows no noise")
         super()._check_fit(data)
+        forget_prior(self)
         self.algorithm_ = "em" if data.incomplete is not None or self.noise else self._choose_algorithm()
 
     def _most_bytes(self, data: Input) -> int | None:
@@ -302,11 +300,8 @@ class GaussianMixture(StepwiseGaussians):
             check_tree(data, self.covariance_type)
             return None
         nested = self.algorithm_ == "nested"
-        most: int | None
-        if self.algorithm_ == "variational" or (nested and self._truncates):
-            most = truncated_bytes(data, self, self._truncated(), probes=self._probes)
-        else:
-            most = super()._most_bytes(data)
+        few = self.algorithm_ == "variational" or (nested and self._truncates)
+        most = truncated_bytes(data, self, self._truncated(), probes=self._probes) if few else super()._most_bytes(data)
         more = batch_bytes(data.n_rows, data.n_columns, in_memory=data.matrix is not None)
         return most + more if nested and most is not None else most
 
@@ -319,7 +314,6 @@ class GaussianMixture(StepwiseGaussians):
         shard, C, learned = data.shard, self.n_components, self._learns_weights
         options = EMOptions(
             self.max_iter, self.tol, self.reg_covar, learned_weights=learned, previous_bound=given.bound,
-            prior=prior_of(self),
         )  # fmt: skip
         how = StartOptions(C, self.init_params, given, random_state)
         if self.algorithm_ == "nested":
@@ -333,11 +327,7 @@ class GaussianMixture(StepwiseGaussians):
         if self.algorithm_ == "variational":
             rng, truncated = how.rng(), self._truncated()
             chosen = yield from variational_means(shard, how, truncated, rng, probes=self._probes)
-            return begin_truncated(
-                shard, given.replace(isotropic_mixture(chosen.centers, 1.0, self.covariance_type)), chosen, truncated,
-                rng, limits=covariance_limits(shard, options), probes=self._probes,
-                keep_covariances=given.covariances is not None, learned_weights=learned,
-            )[0]  # fmt: skip
+            return begin_with_few(self, data, given, chosen, truncated, rng, probes=self._probes)[0]
         rows = data.incomplete
         begin: Callable[..., Finding[GaussianParameters]] = starting_mixture
         if self.noise:
@@ -346,7 +336,7 @@ class GaussianMixture(StepwiseGaussians):
         if rows is not None:
             return (yield from incomplete_mixture(rows, shard, options, how, begin))
         start = yield from begin(shard, options, how)
-        return Run(em(shard, start, options), start)
+        return Run(em(shard, start, with_prior(self, shard, options, lambda: start, None)), start)
 
     def _truncated(self) -> VariationalOptions:
         return VariationalOptions(

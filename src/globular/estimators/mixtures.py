@@ -176,8 +176,7 @@ class MixtureEstimator(DensityMixin, Estimator):
             mean_variance(data)  # for its check
             self._check_fit(data)
             given = self._given(data)
-            if continues(self, "means_"):
-                given = self._last_fit(data)
+            given = self._last_fit(data) if continues(self, "means_") else given
             n_bytes = self._most_bytes(data)
             if n_bytes is not None:
                 check_allocation(0, "the fit, beside X", "take fewer components", at_most=n_bytes)
@@ -197,7 +196,7 @@ class MixtureEstimator(DensityMixin, Estimator):
                 ConvergenceWarning,
             )
         mixture = self.__dict__.get("_last_mixture")
-        if isinstance(mixture, GaussianParameters):
+        if isinstance(mixture, GaussianParameters) and vars(self).get("prior_") is None:
             warn_of_thin(mixture, data.n_rows)
 
     def _finish(self, data: Input) -> None:
@@ -310,8 +309,7 @@ class MixtureEstimator(DensityMixin, Estimator):
 
     def aic(self, X: Any) -> float:
         """Akaike's information criterion on X; the lower the better."""
-        log_likelihood, _ = self._total(X)
-        return 2 * self._n_parameters() - 2 * log_likelihood
+        return -2 * self._total(X)[0] + 2 * self._n_parameters()  # the first refuses a model without a fit
 
     def bic(self, X: Any) -> float:
         """The Bayesian information criterion on X; the lower the better."""
@@ -369,8 +367,7 @@ class MixtureEstimator(DensityMixin, Estimator):
         check_components(self.n_components, mixture.weights, 0.0 if noise is None else noise.weight)
         self._check_mixture(mixture)
         if hasattr(self, "labels_"):
-            least = 0 if noise is None else -1
-            check_indices(self.labels_, "labels_", (None,), self.n_components, least=least)
+            check_indices(self.labels_, "labels_", (None,), self.n_components, least=0 if noise is None else -1)
 
     def _check_mixture(self, mixture: GaussianParameters) -> None:
         """Refuse covariances that are not positive (definite)."""

@@ -255,6 +255,6 @@ def warn_of_thin(mixture: GaussianParameters, n_rows: int) -> None:
         warn_user(
             f"{n_thin} of {C} components ({n_thin / C:.0%}) hold fewer than {least:.0f} rows, too few for a mean and a "
             f"covariance of type {mixture.covariance_type!r}: other rows will be less likely than these; take fewer "
-            "components, a simpler covariance_type, or a prior",
+            "components, a simpler covariance_type, or prior='auto'",
             OverfitWarning,
         )

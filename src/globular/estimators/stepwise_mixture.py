@@ -66,7 +66,7 @@ class StepwiseMixture(MixtureEstimator):
         self._validate_params()
         if getattr(self, "noise", False):
             raise ValueError("partial_fit does not go with noise=True; set noise=False, or call fit with all rows")
-        if getattr(self, "prior", None) is not None:
+        if getattr(self, "prior", None) not in (None, "thin"):
             raise ValueError("partial_fit does not go with prior; set prior=None, or call fit with all rows")
         first = not hasattr(self, "means_")
         data = self._open(X, sample_weight, reset=first)

@@ -12,7 +12,7 @@ from scipy import sparse as scipy_sparse
 from sklearn.utils.validation import check_is_fitted
 
 from globular.algorithms.kmeans.variational import BEGINNINGS, VariationalOptions
-from globular.algorithms.mixtures.em import EMOptions, covariance_limits
+from globular.algorithms.mixtures.em import EMOptions, cold_mixture, covariance_limits, variance_within
 from globular.algorithms.mixtures.probing import begin_truncated, with_members
 from globular.algorithms.mixtures.starts import settled
 from globular.algorithms.mixtures.variational import SoftModel
@@ -25,7 +25,8 @@ from globular.estimators.conditional import ConditionalMixture
 from globular.estimators.elsewhere import lazily, where_x_is
 from globular.estimators.inputs import EXACT_BELOW, Input
 from globular.estimators.mixtures import N_CANDIDATES
-from globular.estimators.parameters import FROM_ZERO, POSITIVE, Constraints, Number, one_of
+from globular.estimators.parameters import FROM_ZERO, Constraints, Number, one_of
+from globular.estimators.priors import PRIOR, forget_prior, is_told, with_prior
 from globular.estimators.starts import choose_centers
 from globular.model.covariances import FAMILIES, SEPARABLE
 from globular.model.gaussian import GaussianParameters, isotropic_mixture
@@ -46,9 +47,24 @@ NEIGHBORS_UP_TO = 25
 """Number of components up to which "auto" searches by neighbourhoods: those of K(n) hold most components then."""
 
 
-def prior_of(model: Any) -> tuple[float, int] | None:
-    """The prior of an estimator, as `EMOptions` takes it."""
-    return None if model.prior is None else (float(model.prior), model.n_components)
+def begin_with_few(
+    model: Any, data: Input, given: GivenStart, chosen: Start, options: VariationalOptions, rng: np.random.Generator,
+    *, probes: bool,
+) -> tuple[Run, Graph]:  # fmt: skip
+    """Begin a run of an estimator in which rows look at few components, from chosen means."""
+    shard, kind, learned = data.shard, model.covariance_type, model._learns_weights
+    how = EMOptions(reg_covar=model.reg_covar, learned_weights=learned)
+
+    def cold() -> GaussianParameters:
+        within = variance_within(shard, chosen.centers)
+        return cold_mixture(chosen.centers, within, kind, covariance_limits(shard, how))
+
+    how = with_prior(model, shard, how, cold, options.C_prime if model.n_components >= EXACT_BELOW else None)
+    return begin_truncated(
+        shard, given.replace(isotropic_mixture(chosen.centers, 1.0, kind)), chosen, options, rng,
+        limits=covariance_limits(shard, how), probes=probes, keep_covariances=given.covariances is not None,
+        learned_weights=learned,
+    )  # fmt: skip
 
 
 @dataclass(eq=False, repr=False)
@@ -100,13 +116,13 @@ callable, default="auto"
         Starting means: the name of a seeding (see :mod:`globular.seeding`), an array of shape (n_components,
         n_features) or a function ``(X, n_components, random_state) -> array``. With "probing" seeds are first improved
         by swaps and k-means steps, as in :class:`KMeans`; an array stays as it is.
-    prior : float or None, default=None
+    prior : float, "auto", "thin" or None, default="thin"
         As in :class:`GaussianMixture`.
     {n_runs, max_time, random_state, warm_start, verbose, callbacks, n_threads, device}
 
     Attributes
     ----------
-    weights_, means_, covariances_, precisions_, precisions_cholesky_, converged_, n_iter_, stopped_
+    weights_, means_, covariances_, precisions_, precisions_cholesky_, prior_, converged_, n_iter_, stopped_
         As in :class:`GaussianMixture`.
     labels_ : int32 array of shape (n_samples,)
         The most likely component of every row; from 500 components on, of those found by way of cells, as
@@ -152,7 +168,7 @@ callable, default="auto"
     max_time: float | None = None
     n_init: int = 1
     init: Any = "auto"
-    prior: float | None = None
+    prior: float | str | None = "thin"
     random_state: Any = None
     warm_start: bool = False
     verbose: int = 0
@@ -167,11 +183,12 @@ callable, default="auto"
         "n_warmup": [FROM_ZERO],
         "covariance_type": [one_of(*FAMILIES)],
         "init": [one_of(*STARTS), "array-like", callable],
-        "prior": [POSITIVE, None],
+        "prior": PRIOR,
     }
 
     def _check_fit(self, data: Input) -> None:
-        if self.prior is not None and FAMILIES[self.covariance_type].tied:
+        forget_prior(self)
+        if is_told(self.prior) and FAMILIES[self.covariance_type].tied:
             raise ValueError("prior is that of each component's covariance; set covariance_type='diag', or prior=None")
         if self._choose_search() == "probing":
             for name in ("n_random", "start", "n_warmup"):
@@ -202,12 +219,7 @@ callable, default="auto"
         if probes and chosen.is_seeding:  # a start that the user has chosen stays as it is
             chosen = yield from settled(data.shard, chosen, rng)
         self.init_, self.search_ = chosen.name, self._choose_search()
-        run, graph = begin_truncated(
-            data.shard, given.replace(isotropic_mixture(chosen.centers, 1.0, self.covariance_type)), chosen,
-            self._options(), rng,
-            limits=covariance_limits(data.shard, EMOptions(reg_covar=self.reg_covar, prior=prior_of(self))),
-            probes=probes, keep_covariances=given.covariances is not None, learned_weights=self._learns_weights,
-        )  # fmt: skip
+        run, graph = begin_with_few(self, data, given, chosen, self._options(), rng, probes=probes)
         self.neighbors_: Graph = np.asarray(graph)
         return run
 

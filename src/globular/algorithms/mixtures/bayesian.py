@@ -10,11 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import numpy as np
-
 from globular.algorithms.mixtures.em import CONVERGED
 from globular.algorithms.steps import Step
 from globular.model.bayesian import BayesianPosterior, BayesianPrior
+from globular.model.gaussian import entropy_of
 from globular.model.observations import ObservedMoments
 from globular.seam.mixture_passes import Expect
 from globular.seam.shard import Shard
@@ -28,10 +27,8 @@ def bayesian_em(
     for iteration in range(1, max_iter + 1):
         mixture = posterior.mixture
         found = shard.run(Expect(mixture))
-        squares = np.vdot(mixture.each(mixture.precisions), found.scatter)
-        entropy = found.log_likelihood - float(found.counts @ mixture.log_constants - 0.5 * squares)
         posterior = prior.update(ObservedMoments.from_pass(mixture, found))
-        before, bound = bound, posterior.bound(entropy)
+        before, bound = bound, posterior.bound(entropy_of(mixture, found))
         stopped = CONVERGED if abs(bound - before) < tol else "max_iter" if iteration == max_iter else ""
         yield Step(iteration, bound, found.n_distances, None, posterior, stopped)
         if stopped:

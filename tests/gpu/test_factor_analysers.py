@@ -26,22 +26,32 @@ ROWS = analysed()
 
 
 def fitted(device: str, **changes: Any) -> LowRankGaussianMixture:
-    given = {"random_state": 0, "max_iter": 15, "tol": 0.0, **changes}
+    given = {"random_state": 0, "max_iter": 15, "tol": 0.0, "init": ROWS[:: len(ROWS) // 30][:30], **changes}
     with pytest.warns(UserWarning, match="did not converge"):
         return LowRankGaussianMixture(30, 2, device=device, **given).fit(ROWS, sample_weight=weights_for(len(ROWS)))
 
 
 @pytest.mark.parametrize("on_card", [True, False])
-@pytest.mark.parametrize("changes", [{}, {"n_candidates": 30}, {"correlated_noise": True}, {"noise": "tied_spherical"}])
-def test_a_fit_is_that_of_the_cpu(changes: Any, on_card: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "changes", [{}, {"correlated_noise": True}, {"noise": "tied_spherical"}, {"noise": "spherical"}]
+)
+def test_exact_em_is_that_of_the_cpu(changes: Any, on_card: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(low_rank, "LEFT_ON_CARD", 0 if on_card else 1 << 40)
-    given = {"correlated_noise": False, **changes}
+    given = {"correlated_noise": False, "n_candidates": 30, **changes}
     ours, theirs = fitted(DEVICE, **given), fitted("cpu", **given)
-    rtol = 1e-6 if given["correlated_noise"] else 1e-9
-    np.testing.assert_allclose(ours.lower_bounds_, theirs.lower_bounds_, rtol=rtol)
-    np.testing.assert_allclose(ours.loadings_, theirs.loadings_, atol=1e-3)
-    np.testing.assert_array_equal(ours.labels_, theirs.labels_)
+    np.testing.assert_allclose(ours.lower_bounds_, theirs.lower_bounds_, rtol=1e-5)
+    np.testing.assert_allclose(ours.loadings_, theirs.loadings_, atol=1e-2)
+    assert np.mean(ours.labels_ == theirs.labels_) > 0.999
     assert isinstance(ours.means_, np.ndarray)
+
+
+@pytest.mark.parametrize("correlated", [True, False])
+def test_truncated_em_rises_to_where_the_cpu_ends(correlated: bool) -> None:
+    """Nominations on a card are by other products, and may differ; the bound never falls."""
+    ours, theirs = (fitted(device, correlated_noise=correlated, reg_covar=0.0) for device in (DEVICE, "cpu"))
+    bounds = np.array(ours.lower_bounds_)
+    assert correlated or (np.diff(bounds) >= -1e-9 * np.abs(bounds[1:])).all()
+    assert ours.score(ROWS) > theirs.score(ROWS) - 0.05
 
 
 @pytest.mark.parametrize("correlated", [True, False])

@@ -89,6 +89,10 @@ class Estimator(BaseEstimator):
         """What a fit holds of a card's memory for every row, beside the row itself, at most."""
         return 64
 
+    def _centers_on_card(self, n: int) -> int:
+        """Centres of k-means that take as much of a card's memory as `n` clusters or components, at most."""
+        return n
+
     @classmethod
     @cache
     def _get_param_names(cls) -> list[str]:

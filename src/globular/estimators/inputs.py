@@ -193,7 +193,7 @@ def open_input(
     on_card = device != "cpu"
     threads = 1 if on_card else resolve_threads(n_threads)
 
-    card = Card(device, at_least, estimator._card_bytes_per_row, reset) if on_card else None
+    card = Card(device, estimator._centers_on_card(at_least), estimator._card_bytes_per_row, reset) if on_card else None
 
     def over(counted: Any, values: F64 | None, card: Card | None) -> Any:
         return shard_over(counted, values, unit_rows=unit_rows, n_threads=threads, card=card)

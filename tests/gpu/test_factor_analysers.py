@@ -25,7 +25,7 @@ def analysed(C: int = 30, D: int = 12, q: int = 2, n: int = 3000) -> np.ndarray:
 ROWS = analysed()
 
 
-def fitted(device: str, **changes: Any) -> LowRankGaussianMixture:
+def fitted(device: Any, **changes: Any) -> LowRankGaussianMixture:
     given = {"random_state": 0, "max_iter": 15, "tol": 0.0, "init": ROWS[:: len(ROWS) // 30][:30], **changes}
     with pytest.warns(UserWarning, match="did not converge"):
         return LowRankGaussianMixture(30, 2, device=device, **given).fit(ROWS, sample_weight=weights_for(len(ROWS)))
@@ -68,6 +68,13 @@ def test_answers_are_those_of_the_cpu(exact: bool, correlated: bool) -> None:
         np.testing.assert_allclose(getattr(model, name)(ROWS, exact=exact, **how), on_cpu[name], atol=1e-4)
     np.testing.assert_allclose(model.predict_proba(ROWS), on_cpu["predict_proba"], atol=1e-5)
     assert model.score(ROWS) == pytest.approx(on_cpu["score"], rel=1e-6)
+
+
+def test_two_parts_are_one() -> None:
+    given = {"correlated_noise": False, "n_candidates": 30}
+    one, two = (fitted(device, **given) for device in (DEVICE, [DEVICE, DEVICE]))
+    np.testing.assert_allclose(one.lower_bounds_, two.lower_bounds_, rtol=1e-9)
+    np.testing.assert_array_equal(one.predict(ROWS), two.predict(ROWS))
 
 
 def test_a_tensor_has_its_answers_beside_it() -> None:

@@ -274,7 +274,7 @@ class CentroidEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clust
         return self.fit(X, sample_weight=sample_weight).transform(X)
 
     @lazily
-    def transform(self, X: Any, *, out: Any = None) -> Any:
+    def transform(self, X: Any, *, out: Any = None) -> NDArray[np.floating[Any]]:
         """Distances of every row to all centres, an N × k array (cosine distances if the metric is the cosine).
 
         `out` is an array of that shape to write to block by block, such as a memory map that is larger than memory.

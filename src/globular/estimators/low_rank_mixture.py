@@ -126,7 +126,7 @@ callable, default="auto"
     verbose: int = 0
     callbacks: Any = None
     n_threads: int | None = None
-    device: str = "auto"
+    device: str | list[str] = "auto"
 
     _constraints: ClassVar[Constraints] = {
         "noise": [one_of(*NOISES)],

@@ -123,7 +123,7 @@ class ResidualKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimato
     verbose: int = 0
     callbacks: Any = None
     n_threads: int | None = None
-    device: str = "auto"
+    device: str | list[str] = "auto"
 
     _kind = "clusters"
     _keeps_zeros = True

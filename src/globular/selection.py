@@ -163,7 +163,7 @@ def select(
     is_singular = False
     if model == "gmm":
         kind = best.covariance_type
-        fitted: Any = GaussianMixture(best.n_clusters, covariance_type=kind, **common)
+        fitted: Any = GaussianMixture(best.n_clusters, **common).set_params(covariance_type=kind)
         winner = mixtures[best.n_clusters, kind]
         fitted._take_found(winner.mixture, winner.found.log_likelihood / data.shard.total_weight, data)
         is_singular = winner.is_singular(data.n_rows)

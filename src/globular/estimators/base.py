@@ -16,7 +16,17 @@ from sklearn.exceptions import NotFittedError
 from sklearn.utils._param_validation import make_constraint
 
 from globular.estimators.inputs import Input, open_input
-from globular.estimators.parameters import BY_NAME, BY_TYPE, FROM_ONE, NOT_NEGATIVE, POSITIVE, SEED, Constraints, filled
+from globular.estimators.parameters import (
+    BY_NAME,
+    BY_TYPE,
+    FROM_ONE,
+    NOT_NEGATIVE,
+    POSITIVE,
+    SEED,
+    Constraints,
+    filled,
+    words_of,
+)
 from globular.estimators.running import Clock
 from globular.model.history import Record
 
@@ -63,6 +73,7 @@ class Estimator(BaseEstimator):
                 types = {name: str(kind) for name, kind in get_annotations(base).items() if name[0] != "_"}
                 defaults |= types.keys() & vars(base).keys()
                 found |= {name: BY_TYPE[kind] for name, kind in types.items() if kind in BY_TYPE and name not in found}
+                found |= {name: [words_of(kind)] for name, kind in types.items() if kind.startswith("Literal[")}
                 found |= {name: rules for name, rules in BY_NAME.items() if name in types}
                 found |= vars(base).get("_constraints", {})
             cls._parameter_constraints = {name: found[name] for name in found if name in defaults or not defaults}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from sklearn.utils import check_random_state
@@ -80,7 +80,7 @@ history_, n_distances_
     """
 
     n_components: int = 1
-    covariance_type: str = "full"
+    covariance_type: Literal["full", "tied", "diag", "spherical"] = "full"
     tol: float = 1e-3
     reg_covar: float | str = 1e-6
     max_iter: int = 100
@@ -101,7 +101,6 @@ history_, n_distances_
     n_threads: int | None = None
 
     _constraints: ClassVar[Constraints] = {
-        "covariance_type": [one_of("full", "tied", "diag", "spherical")],
         "max_iter": [FROM_ONE],
         "init_params": [one_of(*MIXTURE_STARTS)],
         "weight_concentration_prior_type": [one_of("dirichlet_process", "dirichlet_distribution")],

@@ -57,7 +57,6 @@ class CentroidEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clust
     _constraints: ClassVar[Constraints] = {
         "init": [one_of(*STARTS), "array-like", callable],
         "n_init": [AUTO, FROM_ONE],
-        "metric": [one_of("euclidean", "cosine")],
     }
     n_clusters: int
     metric: str

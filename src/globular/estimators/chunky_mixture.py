@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import KW_ONLY, dataclass
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
@@ -114,9 +114,9 @@ class ChunkyGaussianMixture(ConditionalMixture):
 
     n_components: int = 1
     _: KW_ONLY
-    covariance_type: str = "full"
+    covariance_type: Literal["full", "tied", "diag", "spherical", "tied_spherical"] = "full"
     refine_tol: float = 0.03
-    refinement: str = "batch"
+    refinement: Literal["batch", "best_first", "printed"] = "batch"
     depth: int = 2
     max_cells: int | None = None
     polish: bool | str = "auto"
@@ -135,9 +135,7 @@ class ChunkyGaussianMixture(ConditionalMixture):
     n_threads: int | None = None
 
     _constraints: ClassVar[Constraints] = {
-        "covariance_type": [one_of(*FAMILIES)],
         "refine_tol": [NOT_NEGATIVE],
-        "refinement": [one_of("batch", "best_first", "printed")],
         "depth": [FROM_ZERO],
         "polish": ["boolean", AUTO],
         "n_candidates": [AUTO, None, FROM_ONE],

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import KW_ONLY, dataclass, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
 from globular.algorithms.mixtures.exponential import (
     FEWEST_LEFT_OUT,
-    SEEDING_NAMES,
     SMOOTHINGS,
     ExponentialOptions,
     best_smoothing,
@@ -23,7 +22,7 @@ from globular.algorithms.steps import Finding, Run
 from globular.estimators.checks import checked_floats, mixture_bytes
 from globular.estimators.inputs import Input
 from globular.estimators.mixtures import N_CANDIDATES
-from globular.estimators.parameters import AUTO, POSITIVE, Constraints, one_of
+from globular.estimators.parameters import AUTO, POSITIVE, Constraints
 from globular.estimators.starts import checked_shape
 from globular.estimators.stepwise_mixture import StepwiseMixture
 from globular.model.exponential import Bernoulli, Directions, ExponentialMixture, Poisson
@@ -45,14 +44,14 @@ class FamilyMixture(StepwiseMixture):
 
     n_components: int = 1
     _: KW_ONLY
-    algorithm: str = "auto"
+    algorithm: Literal["auto", "em", "variational"] = "auto"
     smoothing: float | str = 1e-3
     weights: str = "learned"
     tol: float = 1e-3
     max_iter: int = 100
     max_time: float | None = None
     n_init: int = 1
-    init_params: str = "kmeans"
+    init_params: Literal["kmeans", "k-means++", "random_from_data"] = "kmeans"
     means_init: Any = None
     decay: float = 0.0
     random_state: Any = None
@@ -61,12 +60,7 @@ class FamilyMixture(StepwiseMixture):
     callbacks: Any = None
     n_threads: int | None = None
 
-    _constraints: ClassVar[Constraints] = {
-        "algorithm": [one_of("auto", "em", "variational")],
-        "smoothing": [POSITIVE, AUTO],
-        "init_params": [one_of(*SEEDING_NAMES)],
-        "means_init": ["array-like", None],
-    }
+    _constraints: ClassVar[Constraints] = {"smoothing": [POSITIVE, AUTO], "means_init": ["array-like", None]}
     _family: ClassVar[type[ExponentialMixture]]
     _takes_sparse = True
     _by_hand: ClassVar[tuple[str, ...]] = ("weights_", "means_")

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import KW_ONLY, dataclass, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 
-from globular.algorithms.kmeans.pipeline import ALGORITHMS, QUALITIES
+from globular.algorithms.kmeans.pipeline import ALGORITHMS
 from globular.estimators.centroids import CentroidEstimator
 from globular.estimators.checks import check_common, check_indices, checked_floats, generator, rows_to_draw
 from globular.estimators.inputs import Input
@@ -87,10 +87,10 @@ class HierarchicalKMeans(CentroidEstimator):
     sample_size: int | None = None
     weighted: bool = False
     algorithm: str = "auto"
-    quality: str = "balanced"
+    quality: Literal["fast", "balanced", "best"] = "balanced"
     max_iter: int = 300
     tol: float = 1e-4
-    metric: str = "euclidean"
+    metric: Literal["euclidean", "cosine"] = "euclidean"
     exact_labels: bool = False
     random_state: Any = None
     verbose: int = 0
@@ -102,7 +102,6 @@ class HierarchicalKMeans(CentroidEstimator):
         "n_clusters": [FROM_ONE, "array-like"],
         "resample": [FROM_ZERO],
         "algorithm": [one_of("auto", *ALGORITHMS)],
-        "quality": [one_of(*QUALITIES)],
     }
 
     def _validate_params(self) -> None:

@@ -114,8 +114,6 @@ class InfiniteEstimator(MixtureEstimator):
     """Base of the infinite mixtures: subclasses make the prior, publish a mixture and rebuild it from attributes."""
 
     _constraints: ClassVar[Constraints] = {
-        "truncation": [one_of("nested", "fixed")],
-        "accept_splits": [one_of("all", "best")],
         "min_split_gain": [NOT_NEGATIVE],
         "min_component_weight": [NOT_NEGATIVE],
         "concentration": [POSITIVE, tuple, list, one_of("gamma"), dict],

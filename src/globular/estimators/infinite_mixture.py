@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
@@ -144,11 +144,11 @@ class InfiniteGaussianMixture(ConditionalMixture, InfiniteEstimator):
     """
 
     accelerate: bool = True
-    truncation: str = "nested"
+    truncation: Literal["nested", "fixed"] = "nested"
     max_components: int | None = None
     covariance_type: str = "full"
     n_candidates: int | None = None
-    accept_splits: str = "all"
+    accept_splits: Literal["all", "best"] = "all"
     min_split_gain: float = 0.02
     min_component_weight: float = 10.0
     concentration: Any = 1.0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from numbers import Real
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
@@ -80,10 +80,10 @@ n_distances_
 
     smoothing: Any = 1.0
     accelerate: bool = True
-    truncation: str = "nested"
+    truncation: Literal["nested", "fixed"] = "nested"
     max_components: int | None = None
     n_candidates: int | None = None
-    accept_splits: str = "all"
+    accept_splits: Literal["all", "best"] = "all"
     min_split_gain: float = 0.02
     min_component_weight: float = 10.0
     concentration: Any = 1.0

@@ -5,13 +5,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Generator, Iterator
 from dataclasses import KW_ONLY, dataclass, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
 from globular.algorithms.kmeans.limits import bytes_of_choices, keep_limits
 from globular.algorithms.kmeans.line import OPTIMUM, optimum_on_line
-from globular.algorithms.kmeans.pipeline import ALGORITHMS, QUALITIES, PipelineOptions, kmeans
+from globular.algorithms.kmeans.pipeline import ALGORITHMS, PipelineOptions, kmeans
 from globular.algorithms.seeding.named import Start
 from globular.algorithms.steps import Step, mapped
 from globular.estimators.centroids import CentroidEstimator
@@ -119,13 +119,13 @@ class KMeans(CentroidEstimator):
     n_clusters: int = 8
     _: KW_ONLY
     algorithm: str = "auto"
-    quality: str = "balanced"
+    quality: Literal["fast", "balanced", "best"] = "balanced"
     init: Any = "auto"
     n_init: int | str = "auto"
     max_iter: int = 300
     tol: float = 1e-4
     max_time: float | None = None
-    metric: str = "euclidean"
+    metric: Literal["euclidean", "cosine"] = "euclidean"
     exact_labels: bool = False
     warm_start: bool = False
     random_state: Any = None
@@ -138,10 +138,7 @@ class KMeans(CentroidEstimator):
     copy_x: bool = True
 
     _hurries = True
-    _constraints: ClassVar[Constraints] = {
-        "algorithm": [one_of("auto", *ALGORITHMS, *NAMES_ELSEWHERE)],
-        "quality": [one_of(*QUALITIES)],
-    }
+    _constraints: ClassVar[Constraints] = {"algorithm": [one_of("auto", *ALGORITHMS, *NAMES_ELSEWHERE)]}
 
     def _options(self, tol: float = 0.0, data: Input | None = None) -> PipelineOptions:
         """The parameters as the pipeline takes them for these data."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import KW_ONLY, dataclass
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
@@ -26,7 +26,7 @@ from globular.estimators.starts import choose_centers
 from globular.model.covariances.families import with_factors
 from globular.model.gaussian import GaussianParameters
 from globular.model.given import GivenStart
-from globular.model.low_rank import NOISES, LowRankParameters, isotropic_factors
+from globular.model.low_rank import LowRankParameters, isotropic_factors
 from globular.model.statistics import F64, I64
 from globular.passes.host import COSTS_AT_ONCE, NOMINEES
 from globular.seam.answers import Blurred, LowRank
@@ -112,7 +112,7 @@ callable, default="auto"
     n_components: int = 8
     n_factors: int = 8
     _: KW_ONLY
-    noise: str = "diag"
+    noise: Literal["diag", "spherical", "tied_diag", "tied_spherical"] = "diag"
     correlated_noise: bool = True
     n_candidates: int = N_CANDIDATES
     tol: float = 1e-3
@@ -128,10 +128,7 @@ callable, default="auto"
     n_threads: int | None = None
     device: str | list[str] = "auto"
 
-    _constraints: ClassVar[Constraints] = {
-        "noise": [one_of(*NOISES)],
-        "init": [one_of(*STARTS), "array-like", callable],
-    }
+    _constraints: ClassVar[Constraints] = {"init": [one_of(*STARTS), "array-like", callable]}
 
     def _q(self, n_columns: int) -> int:
         """Factors of a component; as many as columns can make any covariance."""

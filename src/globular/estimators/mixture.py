@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import KW_ONLY, dataclass
 from functools import partial
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 
@@ -168,8 +168,8 @@ class GaussianMixture(StepwiseGaussians):
 
     n_components: int = 1
     _: KW_ONLY
-    covariance_type: str = "full"
-    algorithm: str = "auto"
+    covariance_type: Literal["full", "tied", "diag", "spherical", "tied_spherical"] = "full"
+    algorithm: Literal["auto", "em", "nested", "variational", "chunky"] = "auto"
     tol: float = 1e-3
     reg_covar: float | str = "auto"
     max_iter: int = 100
@@ -181,7 +181,7 @@ class GaussianMixture(StepwiseGaussians):
     precisions_init: Any = None
     prior: float | str | None = "thin"
     noise: bool = False
-    missing: str = "error"
+    missing: Literal["error", "allow"] = "error"
     decay: float = 0.0
     random_state: Any = None
     warm_start: bool = False
@@ -191,10 +191,7 @@ class GaussianMixture(StepwiseGaussians):
     device: str | list[str] = "auto"
 
     _constraints: ClassVar[Constraints] = {
-        "covariance_type": [one_of(*FAMILIES)],
-        "algorithm": [one_of("auto", "em", "nested", "variational", "chunky")],
         "init_params": [one_of(*MIXTURE_STARTS)],
-        "missing": [one_of("error", "allow")],
         "weights_init": [one_of("equal"), "array-like", None],
         "means_init": ["array-like", None],
         "precisions_init": ["array-like", POSITIVE, None],
@@ -223,7 +220,7 @@ class GaussianMixture(StepwiseGaussians):
         [0, 1]
         """
         mixture = checked_parameters(weights, means, covariances, covariance_type)
-        return cls(n_components=mixture.n_components, covariance_type=covariance_type)._set(mixture)
+        return cls(n_components=mixture.n_components).set_params(covariance_type=covariance_type)._set(mixture)
 
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None, *, missing: bool = False) -> Self:
         """Find the components.

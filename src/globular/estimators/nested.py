@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import KW_ONLY, dataclass, replace
 from functools import cached_property, partial
 from numbers import Real
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 from sklearn.utils import check_random_state
@@ -19,14 +19,7 @@ from globular.algorithms.kmeans.nested import (
     nested_kmeans,
     one_batch,
 )
-from globular.algorithms.kmeans.nested_choices import (
-    ALGORITHMS,
-    BOUNDS,
-    CELLS_GAIN,
-    SEARCHES,
-    NestedSettings,
-    best_start,
-)
+from globular.algorithms.kmeans.nested_choices import ALGORITHMS, BOUNDS, CELLS_GAIN, NestedSettings, best_start
 from globular.algorithms.kmeans.pipeline import QUALITIES, SPARSE_GAIN
 from globular.algorithms.kmeans.probing import N_PROBES, label_probes
 from globular.algorithms.kmeans.sparse import best_sparse_seeds, nested_sparse_kmeans
@@ -36,7 +29,7 @@ from globular.algorithms.steps import Step, mapped, result_of
 from globular.estimators.centroids import CentroidEstimator
 from globular.estimators.checks import check_allocation, check_common, checked_floats
 from globular.estimators.inputs import MEMORY_SHARE, Input, mean_variance
-from globular.estimators.parameters import AUTO, FROM_ONE, Constraints, Number, one_of
+from globular.estimators.parameters import AUTO, FROM_ONE, Constraints, Number
 from globular.estimators.running import warn_user
 from globular.estimators.starts import continues, starting_centers
 from globular.machine import physical_memory
@@ -148,8 +141,8 @@ class NestedMiniBatchKMeans(CentroidEstimator):
     n_clusters: int = 8
     _: KW_ONLY
     batch_size: int | str = "auto"
-    search: str = "auto"
-    algorithm: str = "nmbatch"
+    search: Literal["auto", "exact", "elkan", "yinyang", "cells"] = "auto"
+    algorithm: Literal["nmbatch", "nmbatch.deact", "mbatch", "mbatch.remove"] = "nmbatch"
     growth_threshold: float | str = "auto"
     init: Any = "auto"
     init_size: int | None = None
@@ -161,7 +154,7 @@ class NestedMiniBatchKMeans(CentroidEstimator):
     compute_labels: bool = True
     decay: float = 0.0
     max_time: float | None = None
-    metric: str = "euclidean"
+    metric: Literal["euclidean", "cosine"] = "euclidean"
     warm_start: bool = False
     random_state: Any = None
     verbose: int = 0
@@ -172,8 +165,6 @@ class NestedMiniBatchKMeans(CentroidEstimator):
     _counts_starts = True
     _constraints: ClassVar[Constraints] = {
         "batch_size": [AUTO, FROM_ONE],
-        "search": [one_of("auto", *SEARCHES)],
-        "algorithm": [one_of(*ALGORITHMS)],
         "growth_threshold": [AUTO, Number(Real, 0, None, closed="both")],
         "reassignment_ratio": [Number(Real, 0, 1, closed="both")],
     }

@@ -8,6 +8,7 @@ docs/docstrings.py for the site. Where a parameter has two descriptions one of t
 from __future__ import annotations
 
 import re
+from ast import literal_eval
 from numbers import Integral, Real
 from textwrap import indent
 from typing import Any
@@ -27,6 +28,11 @@ class Number(Interval):
 def one_of(*words: str) -> StrOptions:
     """Some words, which messages name in this order; a set has another order in every process."""
     return StrOptions(dict.fromkeys(words).keys())
+
+
+def words_of(kind: str) -> StrOptions:
+    """The words of a type written as ``Literal["this", "that"]``."""
+    return one_of(*literal_eval(f"({kind.removeprefix('Literal[')[:-1]},)"))
 
 
 _CARD = r"cuda(:\d+)?|torch-cpu"

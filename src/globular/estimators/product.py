@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import KW_ONLY, dataclass, replace
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar, Literal, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +12,6 @@ from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
-from globular.algorithms.kmeans.pipeline import QUALITIES
 from globular.algorithms.kmeans.rotation import learn_rotation
 from globular.algorithms.seeding.common import evenly_spread_rows
 from globular.data.blocks import Source, working_dtype
@@ -87,7 +86,7 @@ class ProductKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimator
     n_clusters: int = 256
     _: KW_ONLY
     rotation: str | None = None
-    quality: str = "fast"
+    quality: Literal["fast", "balanced", "best"] = "fast"
     max_iter: int = 300
     random_state: Any = None
     verbose: int = 0
@@ -95,7 +94,7 @@ class ProductKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimator
     n_threads: int | None = None
 
     _kind = "clusters"
-    _constraints: ClassVar[Constraints] = {"rotation": [one_of("opq"), None], "quality": [one_of(*QUALITIES)]}
+    _constraints: ClassVar[Constraints] = {"rotation": [one_of("opq"), None]}
 
     def __sklearn_is_fitted__(self) -> bool:
         return "codebooks_" in vars(self)

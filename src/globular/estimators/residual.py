@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import KW_ONLY, dataclass
 from numbers import Integral
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
-from globular.algorithms.kmeans.pipeline import QUALITIES
 from globular.algorithms.kmeans.residual import CodeKeys
 from globular.data.blocks import Source
 from globular.data.residuals import Codes
@@ -23,7 +22,7 @@ from globular.estimators.codes import Coder, Rows
 from globular.estimators.elsewhere import lazily, on_host, where_x_is
 from globular.estimators.inputs import Input, Weights, readable
 from globular.estimators.kmeans import KMeans
-from globular.estimators.parameters import AUTO, FROM_ONE, FROM_ZERO, Constraints, one_of
+from globular.estimators.parameters import AUTO, FROM_ONE, FROM_ZERO, Constraints
 from globular.estimators.running import INTERRUPTED, Clock
 from globular.estimators.validation import check_weights
 from globular.model.history import History, Record
@@ -113,8 +112,8 @@ class ResidualKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimato
     unique: bool = False
     n_refinements: int = 1
     max_size: Any = None
-    metric: str = "euclidean"
-    quality: str = "balanced"
+    metric: Literal["euclidean", "cosine"] = "euclidean"
+    quality: Literal["fast", "balanced", "best"] = "balanced"
     n_init: int | str = "auto"
     max_iter: int = 300
     tol: float = 1e-4
@@ -129,8 +128,6 @@ class ResidualKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimato
     _keeps_zeros = True
     _constraints: ClassVar[Constraints] = {
         "n_clusters": [FROM_ONE, "array-like"],
-        "metric": [one_of("euclidean", "cosine")],
-        "quality": [one_of(*QUALITIES)],
         "n_init": [AUTO, FROM_ONE],
         "n_levels": [None, FROM_ONE],
         "n_refinements": [FROM_ZERO],

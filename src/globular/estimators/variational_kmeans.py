@@ -5,24 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import KW_ONLY, dataclass
 from numbers import Integral
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
 from globular.algorithms.kmeans.probing import ProbingOptions, label_probes
 from globular.algorithms.kmeans.swaps import swapped_start
-from globular.algorithms.kmeans.variational import (
-    BEGINNINGS,
-    HardModel,
-    VariationalOptions,
-    start_rows,
-    variational_kmeans,
-)
+from globular.algorithms.kmeans.variational import HardModel, VariationalOptions, start_rows, variational_kmeans
 from globular.algorithms.steps import Step
 from globular.estimators.centroids import CentroidEstimator
 from globular.estimators.checks import check_indices, fit_bytes, neighbor_bytes
 from globular.estimators.inputs import Input, mean_variance
-from globular.estimators.parameters import FROM_ZERO, Constraints, Number, one_of
+from globular.estimators.parameters import FROM_ZERO, Constraints, Number
 from globular.estimators.starts import starting_centers
 from globular.model.graph import Graph
 from globular.model.statistics import F64
@@ -96,15 +90,15 @@ class VariationalKMeans(CentroidEstimator):
     n_candidates: int = 3
     n_neighbors: int = 10
     n_random: int = 1
-    neighborhoods: str = "estimated"
-    start: str = "closest"
+    neighborhoods: Literal["estimated", "exhaustive"] = "estimated"
+    start: Literal["closest", "printed"] = "closest"
     n_warmup: int = 0
     init: Any = "auto"
     n_init: int | str = "auto"
     max_iter: int = 200
     tol: float = 1e-4
     max_time: float | None = None
-    metric: str = "euclidean"
+    metric: Literal["euclidean", "cosine"] = "euclidean"
     exact_labels: bool = False
     warm_start: bool = False
     random_state: Any = None
@@ -115,8 +109,6 @@ class VariationalKMeans(CentroidEstimator):
 
     _constraints: ClassVar[Constraints] = {
         "n_random": [Number(Integral, 0, 15, closed="both")],
-        "neighborhoods": [one_of("estimated", "exhaustive")],
-        "start": [one_of(*BEGINNINGS)],
         "n_warmup": [FROM_ZERO],
     }
 

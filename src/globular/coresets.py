@@ -151,7 +151,7 @@ def merge(
     coresets : sequence of Coreset
         Of the same columns.
     n_rows : int, optional
-        Draw so many of their rows anew, in proportion to their weights; by default all stay. Groups of what is drawn
+        Rows to draw anew, in proportion to their weights; by default all stay. Groups of what is drawn
         have the weight and the mean that they have in all the coresets, so these may be merged in any number of rounds;
         each adds its noise.
     kind, metric, random_state, n_threads

@@ -2,7 +2,7 @@
 parent left it.
 
 A container or a batch system limits processors in two ways: by affinity (these cores and no others) and by a quota of
-the control group (so many microseconds of processor time in each period, on whichever cores). `os.cpu_count` sees
+the control group (microseconds of processor time in each period, on whichever cores). `os.cpu_count` sees
 neither, and a process with more threads than its quota is stopped for the rest of every period. Those who start
 several workers on one machine leave each its share in OMP_NUM_THREADS: joblib writes cores ÷ workers there, Dask's
 nanny 1 for each thread of a worker, batch systems the cores of a task.

@@ -61,7 +61,7 @@ class ClusterTree:
         return np.unique(above[: self.n_clusters], return_inverse=True)[1]
 
     def plot(self, ax: Axes | None = None, *, n_leaves: int = 30) -> Axes:
-        """Draw the top of the tree down to so many groups (needs matplotlib)."""
+        """Draw the top of the tree down to `n_leaves` groups (needs matplotlib)."""
         return plot_tree(self.linkage, ax, n_leaves=n_leaves)
 
 

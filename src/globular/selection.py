@@ -204,7 +204,7 @@ class _Path:
             yield growth.centers
 
     def scores(self) -> list[Score]:
-        """Of every number, without mixtures."""
+        """Scores of every number, without mixtures."""
         sizes, errors = np.array(self.sizes[: len(self.errors)]), np.array(self.errors)
         ratios = variance_ratio(sizes, errors, float(self.shard.column_moments()[1].sum()), self.n_observed)
         columns = zip(
@@ -216,10 +216,10 @@ class _Path:
         ]
 
     def reference(self, size: int) -> float:
-        """The silhouette of so many clusters in rows that have none, with the covariance of the sample.
+        """The silhouette of `size` clusters in rows that have none, with the covariance of the sample.
 
         Random sums of the rows of a sample about its mean are draws from a Gaussian of that covariance. NaN where the
-        rows are too few for so many clusters, or too wide to be drawn in a moment.
+        rows are too few for these clusters, or too wide to be drawn in a moment.
         """
         n, D = self.sample.shape
         n_drawn = min(n, REFERENCE_ROWS)

@@ -11,7 +11,7 @@ which for t = 1 is the change of least Σ (w′ − w)²/w. Where a weight would
 there, and the mean comes as close as that allows. So weights stay positive and add up to those of all rows, and what is
 drawn again from such samples begins where they agree.
 
-Groups are those of some k-means steps on the sample, and of so many rows that the columns of a mean are few beside
+Groups are those of some k-means steps on the sample, with enough rows for the columns of a mean to be few beside
 them; where one has too few rows for a mean, its weight alone agrees. About a mean that it has been given a sample
 spreads less, by 1/m of the variance within groups: errors and log-likelihoods of a coreset are too good by as much.
 

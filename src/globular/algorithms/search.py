@@ -84,8 +84,8 @@ def search(
 ) -> Iterator[Step[Model]]:
     """Trials from the model of `best`, of about `max_steps` iterations in all; every step holds the best model so far.
 
-    `iterate` takes so many iterations at most, and says on the last of them why it stopped; `worth_keeping` is what a
-    trial has to gain.
+    `iterate` takes a number of iterations at most, and says on the last why it stopped; `worth_keeping` is what a trial
+    has to gain.
     """
     in_vain, n_steps, at_once, max_failures, prospects = set[Change](), 0, 0, 1, None
     while n_steps + STEPS_PER_TRIAL <= max_steps and len(in_vain) < max_failures:

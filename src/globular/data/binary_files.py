@@ -31,7 +31,7 @@ from globular.data.streamed import FileVersion, StreamedSource
 from globular.errors import DataError
 from globular.machine import check_fits
 
-_GAP_BYTES = 1 << 12  # reading over so much costs no more than another call
+_GAP_BYTES = 1 << 12  # reading over this gap costs no more than another call
 _COLUMNS_AT_ONCE = 16  # of a file in Fortran order: their values fill a cache line of the rows that are wanted
 _VALUES: dict[str, np.dtype[Any]] = {".fvecs": np.dtype("<f4"), ".bvecs": np.dtype("u1"), ".ivecs": np.dtype("<i4")}
 _HEADER = np.dtype("<i4")

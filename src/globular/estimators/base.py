@@ -35,7 +35,7 @@ class Estimator(BaseEstimator):
     """Base of all estimators: a family checks its input and says how a fit runs (`_begin`)."""
 
     _parameter_constraints: ClassVar[Constraints] = {}
-    """Of all parameters, put together when a class is made."""
+    """Constraints of all parameters, put together when a class is made."""
     _constraints: ClassVar[Constraints] = {
         "max_iter": [FROM_ONE],
         "tol": [NOT_NEGATIVE],
@@ -45,7 +45,7 @@ class Estimator(BaseEstimator):
         "callbacks": "no_validation",
         "n_threads": [None, Integral],
     }
-    """Of the parameters that a class has beside its bases, but for those that follow from their type or name."""
+    """Constraints of the parameters that a class has beside its bases, unless they follow from type or name."""
     max_iter: int
     max_time: float | None
     random_state: Any

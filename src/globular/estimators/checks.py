@@ -4,7 +4,7 @@ Kernels do not ask whether shapes agree. A user may set an attribute by hand, an
 right is one `ValueError` that names it. (Parameters of estimators are checked by `parameters`.)
 
 The most memory that fits take beside the rows is known before any of it is taken. One rough formula serves all
-algorithms: so many copies of the parameters, so many words a row, and a copy or two of the rows while seeds are drawn
+algorithms: copies of the parameters, words for every row, and a copy or two of the rows while seeds are drawn
 or the rows are brought into an order.
 """
 

@@ -73,7 +73,7 @@ def _way_with_nan(estimator: Any, *, reset: bool) -> str:
 def _is_plain(X: Any, n_threads: int | None) -> bool:
     """Whether X is an array that scikit-learn would take as it is.
 
-    It looks at so many kinds of tables that small fits would spend much of their time there.
+    Its own checks look at many kinds of tables, and small fits would spend much of their time there.
     """
     if not (type(X) is np.ndarray and X.ndim == 2 and X.size > 0 and X.flags.c_contiguous and X.dtype in REAL_DTYPES):
         return False

@@ -129,7 +129,7 @@ class Entry(NamedTuple):
 
     kernel: str
     digest: str
-    """Of its sources."""
+    """Digest of its sources."""
     symbol: str
     returns: str
     """A letter for each number that it returns; "-" for nothing."""

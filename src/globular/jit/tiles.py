@@ -58,7 +58,7 @@ def tiles(itemsize: int) -> list[Tile]:
 
 
 def tile_for(n_centers: int, n_columns: int, itemsize: int) -> Tile:
-    """The tile that suits so many centres."""
+    """The tile that suits `n_centers` centres."""
     along, *across = tiles(itemsize)
     n_vectors = n_columns // along.lanes + (n_columns % along.lanes).bit_count()
     if n_centers * (n_vectors + FOLD_COST) <= n_columns:

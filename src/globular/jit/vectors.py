@@ -120,7 +120,7 @@ class Vectors:
 
 
 def _adding(n_lines: int) -> Any:
-    """An instruction for so many lines side by side."""
+    """An instruction for `n_lines` lines side by side."""
 
     @procedure
     def add_lines(

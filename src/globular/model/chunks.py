@@ -72,7 +72,7 @@ class Claims:
     """Chunks or rows that some components of a mixture are responsible for, those of one behind those of the other."""
 
     chunks: Chunks
-    """Of weights w q(component), and summed scatter that has shrunk with it."""
+    """Chunks of weights w q(component), and summed scatter that has shrunk with it."""
     starts: I64
     """What the i-th component has is starts[i] … starts[i + 1] − 1."""
 
@@ -81,7 +81,7 @@ class Claims:
 
     @classmethod
     def join(cls, parts: list[Claims]) -> Claims:
-        """Of every component all parts in order."""
+        """All parts of every component in order."""
         if len(parts) == 1:
             return parts[0]
         chunks = Chunks.join([chunks for of in zip(*parts, strict=True) for chunks in of])

@@ -51,7 +51,7 @@ class Conditional:
     slopes: F64 | None
     """B of every component, (C, m, o); None where columns are not correlated."""
     covariances: F64
-    """Of the other columns given the known ones, in the shape of the family."""
+    """Covariances of the other columns given the known ones, in the shape of the family."""
 
     @classmethod
     @single_threaded_blas  # on matrices this small threads only wait for each other

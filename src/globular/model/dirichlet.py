@@ -46,7 +46,7 @@ class StickPrior(NamedTuple):
         return self._replace(gamma=None, n_before=self.n_before + n if self.discount else 0)
 
     def parameters(self, T: int) -> tuple[float, float] | tuple[F64, F64]:
-        """Of T sticks: two numbers for all of them, or (T,) each."""
+        """Parameters of the Beta priors of T sticks: two numbers for all of them, or (T,) each."""
         if self.discount == 0.0:
             return float(self.first), float(self.second)
         number = np.arange(self.n_before + 1.0, self.n_before + T + 1.0)
@@ -115,7 +115,7 @@ class Sticks:
             return float(self.log_rests.sum() + _log_tail(prior._replace(gamma=None, n_before=n_before)))
         first, second = prior.first, prior.second
         whole = digamma(first + second)
-        log_ratio = digamma(second) - whole  # E_p[log(1 − v)]: each further stick is so much shorter
+        log_ratio = digamma(second) - whole  # E_p[log(1 − v)]: each further stick is shorter by this
         return float(self.log_rests.sum() + digamma(first) - whole - np.log(-np.expm1(log_ratio)))
 
     @cached_property

@@ -110,7 +110,7 @@ class GaussianParameters(Components):
         return self.family.each(values, *self.means.shape)
 
     def variances(self) -> F64:
-        """Of every component, (C, D), or (C, 1) where columns share one."""
+        """Variances of every component, (C, D), or (C, 1) where columns share one."""
         return self.family.variances(self.covariances, *self.means.shape)
 
     def copy(self) -> GaussianParameters:

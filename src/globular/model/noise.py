@@ -60,7 +60,7 @@ class Noise:
 
     @property
     def widths(self) -> F64:
-        """Of the box, (D,)."""
+        """Widths of the box, (D,)."""
         return self.high - self.low
 
     @property

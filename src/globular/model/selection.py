@@ -50,7 +50,7 @@ class Score:
     icl: float = np.nan
     """BIC and twice the entropy of the responsibilities; the lower the better."""
     covariance_type: str = ""
-    """Of the mixture; empty for k-means."""
+    """The covariance type of the mixture; empty for k-means."""
     variance_ratio: float = np.nan
     """The variance between clusters by that within, each by its degrees of freedom [Caliński and Harabasz]."""
 

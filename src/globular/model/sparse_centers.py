@@ -21,7 +21,7 @@ NUMBERS_PER_ENTRY = 16
 
 
 def are_sparse(centers: Floats) -> bool:
-    """Whether dense centres, (C, D), are so many and so empty that an inverted file of them pays."""
+    """Whether dense centres, (C, D), are many, and empty enough for an inverted file to pay."""
     return len(centers) >= SPARSE_FROM and NUMBERS_PER_ENTRY * int(np.count_nonzero(centers)) <= centers.size
 
 

@@ -1,6 +1,6 @@
 """Additive statistics: what a pass over a shard returns, and all that an M-step needs.
 
-Every record adds (`a + b` is the statistics of both sets of rows together), so many shards are map and add.
+Every record adds (`a + b` is the statistics of both sets of rows together), so a pass over shards is map and add.
 Arrays are float64 whatever the rows are. `n_distances` counts data-to-cluster distances, each pair once.
 """
 
@@ -92,7 +92,7 @@ class PairStatistics:
 
 
 NO_PAIRS = PairStatistics(np.empty((2, 0), dtype=np.int32), np.empty((2, 0), dtype=np.float32))
-"""Of a pass that comes across none."""
+"""The pairs of a pass that comes across none."""
 
 
 @dataclass(slots=True)
@@ -188,14 +188,14 @@ class ColumnMoments:
 
     @property
     def mean(self) -> F64:
-        """Of all rows together, (D,)."""
+        """Means of the columns over all rows, (D,)."""
         if len(self.pieces) == 1:
             return self.pieces[0][1]
         return np.sum([weight * mean for weight, mean, _ in self.pieces], axis=0) / self._total
 
     @property
     def variance(self) -> F64:
-        """Of all rows together, (D,)."""
+        """Variances of the columns over all rows, (D,)."""
         if len(self.pieces) == 1:
             return self.pieces[0][2]
         mean = self.mean

@@ -284,7 +284,7 @@ def runs_of(rows: slice, length: int = 0) -> slice:
 
 
 def threads_for_runs(shard: HostShard, n_numbers: int = 1) -> int:
-    """Threads for a pass at memory speed over so many numbers a row: a few runs are not worth waking one for."""
+    """Threads for a pass at memory speed over `n_numbers` numbers a row: a few runs are not worth waking one for."""
     return worth_waking(shard.n_threads, SECONDS_PER_NUMBER * n_numbers * shard.n_rows)
 
 

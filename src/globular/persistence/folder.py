@@ -154,7 +154,7 @@ def _text_of(document: dict[str, Any]) -> bytes:
 
 
 def _digest_of(document: dict[str, Any]) -> str:
-    """Of the text, which is the same when it was read and is written again."""
+    """Digest of the text, which is the same when it was read and is written again."""
     return hashlib.sha256(_text_of(document)).hexdigest()
 
 

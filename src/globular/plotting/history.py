@@ -66,7 +66,7 @@ def plot_history(history: Any, ax: Axes | None = None) -> Axes:
     if not records:
         raise ValueError("history is empty: there is no iteration to draw")
     axes = new_axes(ax)
-    # the first seeds leave so much that nothing else could be told apart
+    # the first seeds leave an error beside which nothing else could be told apart
     n_seeds = sum(record.stage == SEEDS for record in records)
     records = records[min(max(n_seeds - 1, 0), len(records) - 1) :]
     seconds, objective = records.column("seconds"), records.column("objective")

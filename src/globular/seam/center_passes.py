@@ -95,7 +95,7 @@ class Limits(NamedTuple):
     """How far centres go, and when steps and trials end; kernels have no numbers of their own."""
 
     max_steps: int
-    """Of a trial, or of all where nothing is tried; see `ProbingOptions` for the next four."""
+    """Most steps of a trial, or of all where nothing is tried; see `ProbingOptions` for the next four."""
     min_gain: float
     total: float
     unexplained: float

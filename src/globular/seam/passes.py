@@ -278,7 +278,7 @@ class PowerStep(Pass[F64]):
 # --- per-row state alone ---------------------------------------------------------------------------------------------
 
 RowValue = Literal["rows", "weights", "errors", "labels"]
-"""Of a row: itself as the passes see it, its weight w, its error w·d², its label."""
+"""What is taken of a row: itself as the passes see it, its weight w, its error w·d², its label."""
 
 
 @dataclass(frozen=True, eq=False)

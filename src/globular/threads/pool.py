@@ -53,7 +53,7 @@ def resolve_threads(n_threads: int | None) -> int:
 
 
 def worth_waking(n_threads: int, seconds: float, *, interpreted: bool = False) -> int:
-    """Threads for work that one thread does in so many seconds: with n of them it takes seconds / n + n · `WAKING`.
+    """Threads for work that one thread does in `seconds`: with n of them it takes seconds / n + n · `WAKING`.
 
     Or n · `WAITING`, where it is `interpreted`.
     """
@@ -110,7 +110,7 @@ class _Task(Generic[Result]):
             pass
 
     def result(self) -> Result:
-        """Of the call, or its error."""
+        """Result of the call, or its error."""
         self.wait()
         if self._error is not None:
             raise self._error
@@ -204,7 +204,7 @@ def run_all(
 ) -> None:
     """Call a function that only writes in place for all items, which are listed before the first call.
 
-    Where one thread would take so many `seconds` for them, fewer threads may be worth waking. The calling thread takes
+    Where one thread would take `seconds` for them, fewer threads may be worth waking. The calling thread takes
     its share: until another one is awake it may have done much of a small pass itself. To hold BLAS to one thread takes
     longer than a small pass, which therefore says that it does not call it.
     """
@@ -228,7 +228,7 @@ def run_all(
 
 
 def on_all_threads(work: Callable[[], object], n_threads: int, *, calls_blas: bool = True) -> None:
-    """Call a function on so many of our threads at once, the calling one included: what is left to do is in its queue.
+    """Run `work` on `n_threads` threads at once, the calling one included: what is left to do is in its queue.
 
     For kernels that share a queue and return when it is empty: a thread that has not begun when the calling
     one is done is not waited for, and does not call it.

@@ -35,8 +35,9 @@ MISTAKEN = 0.045
 ALIKE = 0.2
 """Where this share is taken for the other's nobody can tell the two: a core and the tails around it."""
 _ODD, _SURELY = 0.005, 3.0
-"""Components are no Gaussians if their moments are off by more than so many standard deviations, and by this much per
-row: enough rows show that nothing is a Gaussian. (Parts of uniform, t(4) and gamma clusters have 0.02 to 0.08.)"""
+"""Components are no Gaussians if their moments are off by more standard deviations than the second, and by more than
+the first per row: enough rows show that nothing is a Gaussian. (Parts of uniform, t(4) and gamma clusters have 0.02 to
+0.08.)"""
 _MOST_SAMPLED, _FEWEST_ROWS, _MOST_SHARES = 50_000, 10_000, 2**25
 """Rows that are looked at: fewer where their responsibilities would be more numbers than this, but not below."""
 _ROWS_PER_COLUMN = 4

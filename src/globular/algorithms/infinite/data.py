@@ -52,7 +52,7 @@ class Shares:
     local: Shard
     """Where passes over the cells are run; it has no rows."""
     cells: Chunks
-    """Of all shares, one behind the other."""
+    """Chunks of all shares, one behind the other."""
     starts: I64
     """Those of the i-th are starts[i] … starts[i + 1] − 1."""
     n_distances: int

@@ -107,7 +107,7 @@ class Energies:
         return ObservedMoments.from_pass(closest, self.shares.e_step(closest, bounds, groups.seen).parts)
 
     def _cold(self, means: F64, scales: F64, metric: F64) -> ExpectedMixture:
-        """Equal components, each with so much of the metric for its covariance."""
+        """Equal components, each with a share of the metric for its covariance."""
         family = FAMILIES[_PER_COMPONENT[metric.ndim]]
         shape = family.shape(*means.shape)
         scales = scales.reshape(-1, *[1] * (len(shape) - 1))

@@ -226,7 +226,7 @@ def _reject(state: State, trials: list[Trial]) -> State:
 
 
 def draw_part(shard: Shard, rng: np.random.Generator) -> Shard:
-    """Rows with their weights, one anywhere in each of so many equal stretches; all of them if they are not many.
+    """Rows with their weights, one anywhere in each of some equal stretches; all of them if they are not many.
 
     They are copied, since hundreds of passes are made over them, unless they are too many numbers for that.
     """

@@ -34,7 +34,7 @@ _STRENGTHS = 1.0, 0.3, 0.1, 0.03, 0.01
 _LEFT_OUT, _MOST_LEFT_OUT = 0.2, 4000
 """Share of the rows that are left out to tell which is best, and how many at most."""
 FEWEST_POLISHED, _USUAL = 1000, 0.3
-"""Of fewer rows those left out would tell nothing: then S₀ is as weak as usual, and there is no search."""
+"""Fewest rows of which some are left out; with fewer S₀ is as weak as usual, and there is no search."""
 _MOST_DENSITIES = 2**23
 """The search is done where a step of it takes no more densities."""
 

@@ -36,7 +36,7 @@ _MANY_MORE = 2
 """How many times the components that splits have found the tree must see to have a say: it cuts clusters of odd shape
 to pieces, and what is odd about a few of them splits see better."""
 _MERGED_ROWS = 1000
-"""Rows of a component that trials of merges look at: a rise per row that counts is seen in so many."""
+"""Rows of a component that trials of merges look at: a rise per row that counts is seen in these."""
 _COMPONENT_ROWS_PER_COLUMN = 2
 """Rows a column that components of another start hold in the mean, at least."""
 _REFINE_EVERY = 3
@@ -60,7 +60,7 @@ class InfiniteOptions:
     gain: float = 0.02
     """What a split has to lower F by, per row of the component that it splits."""
     n_sown: int = 0
-    """A mixture that has stopped growing is held against one from so many times as many clusters of k-means; 0 does
+    """A mixture that has stopped growing is held against one from this multiple of its clusters by k-means; 0 does
     without."""
     max_trial_rows: float = 5_000
     """Where the data are rows, those of a component that the trial of a split copies out and looks at, drawn at random
@@ -250,7 +250,7 @@ class VariationalRun:
         return sorted(trials, key=lambda trial: -trial.gain)
 
     def sown(self, state: State, n_times: int, rng: np.random.Generator) -> State | None:
-        """Another start with so many times as many components (see `sowing`); None if there is room for no more."""
+        """Another start with `n_times` as many components (see `sowing`); None if there is room for no more."""
         options = self._options
         # fewer rows than that, and any covariance fits them
         smallest = max(options.smallest, _COMPONENT_ROWS_PER_COLUMN * self._data.shard.n_columns)

@@ -136,7 +136,7 @@ def _try_split(component: int, parent: ObservedMoments, n_seen: int, rules: Spli
 
 
 def cold_mixture(means: F64, covariance: F64, covariance_type: str) -> GaussianParameters:
-    """Equal components so much colder than `covariance` that every row goes to the closest mean in its units."""
+    """Equal components, colder than `covariance` until every row goes to the closest mean in its units."""
     own = FAMILIES[covariance_type]
     # equal covariances need one factor: of each scatter one family at most is tied
     family = next((each for each in FAMILIES.values() if each.tied and each.scatter is own.scatter), own)

@@ -63,14 +63,14 @@ def group_centers(shard: Shard, centers: F64, first: F64) -> CenterCells:
 
 @single_threaded_blas  # the same bits for any number of threads
 def _without_giants(centers: F64, cells: list[NDArray[np.intp]], most: int, rng: np.random.Generator) -> CenterCells:
-    """Cells of at most so many centres each."""
+    """Cells of at most `most` centres each."""
     parts = [part for cell in cells for part in _halved(centers, cell, most, rng)]
     middles = np.stack([centers[part].mean(axis=0) for part in parts])
     return CenterCells(middles, np.concatenate(parts), np.cumsum([0, *map(len, parts)]))
 
 
 def _halved(centers: F64, members: NDArray[np.intp], most: int, rng: np.random.Generator) -> Iterator[NDArray[np.intp]]:
-    """A cell in parts of at most so many centres, halves of halves, each across a direction of large variance."""
+    """A cell in parts of at most `most` centres, halves of halves, each across a direction of large variance."""
     if len(members) <= most:
         yield members
         return

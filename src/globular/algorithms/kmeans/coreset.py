@@ -33,7 +33,7 @@ FEWEST_PART_ROWS, LEAST_PER_CLUSTER = (4096, 8192), 64
 """Rows in all (from few columns to many), and per cluster, with which few clusters, whose swaps are tried out, can
 still be searched."""
 FIRST_SHARE, LAST_SHARE = 64, 8
-"""One of so many rows: the first part for few clusters if they are many rows, and the last one."""
+"""Rows for each row of the first part, for few clusters of many rows, and of the last part; larger = smaller parts."""
 LEAST_GROWTH = 2
 """How many times the rows of a part the next one has at least, else it is left out; all but the last have 16 times."""
 TIMES_MORE_ROWS, TIMES_MORE_FOR_TRIALS = 4, 3

@@ -88,9 +88,9 @@ FADING = (300, 1500)
 """Numbers of clusters between which a fit ends ever earlier: with few clusters the last percent costs little, with many
 it would cost several times the fit."""
 LARGEST_SHARE = {"exact": 0.25, "probing": 0.6}
-"""Of the columns, the most directions that still pay; few clusters suffer more from what a subspace leaves out."""
+"""Most directions that still pay, as a share of the columns; few clusters suffer more from a subspace."""
 SPARSE_GAIN = 0.01
-"""Of what an iteration has to gain, the share that is enough where an inverted file makes it cheap."""
+"""Share of the least gain of an iteration that is enough where an inverted file makes it cheap."""
 LEFT_TO_NEXT = (1.0, 4.0)
 """How many times the rows of a part the next one has where all trials are left to that one, and where none are. The
 next has at least twice the rows, where a third are made: so little changes where there is no next part any more."""

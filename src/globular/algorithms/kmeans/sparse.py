@@ -28,7 +28,7 @@ from globular.seam.shard import Shard
 from globular.seam.sparse_passes import AssignSparse, LabelSparse, SeedSparse
 
 SEEDS_AT_ONCE = (64, 16)
-"""Seeds that are drawn before a fit can be ended, or tell how far it is: so many, or one in 16."""
+"""Seeds that are drawn before a fit can be ended, or tell how far it is: 64, or one in 16 of all."""
 TRIALS = 3
 """Times as many draws for each seed as scikit-learn takes: errors end 0.4 % lower, for a tenth of the time."""
 
@@ -54,7 +54,7 @@ def seed_sparsely(
 def best_sparse_seeds(
     shard: Shard, n_clusters: int, n_starts: int, rng: np.random.Generator
 ) -> Generator[Step[SparseCenters], None, SparseCenters]:
-    """Of several draws of seeds those with the lowest error."""
+    """The seeds of the lowest error of several draws."""
     found = []
     for _ in range(n_starts):
         centers = yield from seed_sparsely(shard, n_clusters, rng)

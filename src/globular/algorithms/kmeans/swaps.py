@@ -56,7 +56,7 @@ class SwappedSeeds:
     centers: F64
     momentum: Momentum
     objective: float
-    """Of the last probing step."""
+    """Objective of the last probing step."""
     n_rounds: int
     n_swaps: int
     n_distances: int
@@ -244,7 +244,7 @@ def cost_of_joining(n_a: F64, mean_a: F64, n_b: F64, mean_b: F64) -> F64:
 
 
 def _share_of_a_second_center(residuals: F64) -> float:
-    """Of the error of its cluster, from the differences of some rows to their centres."""
+    """Share of a cluster's error that a second centre takes off, from the differences of some rows to their centres."""
     return min(0.5, 2.0 / effective_dimension(np.einsum("ij,ij->j", residuals, residuals)))
 
 

@@ -61,7 +61,7 @@ class TrialOptions:
     more_failures: int = 128
     """As many more as this is times the number of clusters: the fewer there are, the cheaper they are."""
     max_trials: int = 60
-    """Of more than `CLUSTERS_TRIED`, fewer: the first trials swap many of them at once."""
+    """Most trials; fewer for more than `CLUSTERS_TRIED` clusters: the first ones swap many at once."""
     max_share: float = np.inf
     """Most iterations in trials, as a multiple of those before them."""
     n_before: int = 0

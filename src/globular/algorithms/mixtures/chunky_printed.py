@@ -47,7 +47,7 @@ def begin_printed(
 def chunky_printed(
     shard: Shard, start: GaussianParameters, n_cells: int, options: ChunkyOptions, limits: CovarianceLimits
 ) -> Iterator[Step[ChunkyModel]]:
-    """Of the options the limits and `tol` count, the latter as a share of F."""
+    """EM from these cells; of the options the limits and `tol` count, the latter as a share of F."""
     mixture, before, last = start, -np.inf, -np.inf
     for iteration in range(1, options.max_iter + 1):
         found = shard.run(ExpectCells(mixture))

@@ -221,7 +221,7 @@ def _draw_part(shard: Shard, n_components: int, rng: np.random.Generator) -> Any
 
 
 EM = Callable[[Shard, ExponentialMixture | int, int], Iterator[Step[ExponentialMixture]]]
-"""EM on some rows, from a mixture or from so many seeds, for so many steps."""
+"""EM on some rows, from a mixture or from a number of seeds, for a number of steps."""
 Halves = tuple[float, ExponentialMixture | None]
 """What a component gains as two, and the two."""
 

@@ -118,7 +118,7 @@ def nested_em(
 
 
 def resting(n_parameters: int, n_rows: int) -> float:
-    """What an iteration on so many rows has to gain to be worth more than further rows."""
+    """What an iteration on `n_rows` rows has to gain to be worth more than further rows."""
     return AT_REST * 0.5 * n_parameters / n_rows
 
 
@@ -148,7 +148,7 @@ def batch_sizes(n_rows: int, first: int, n_parameters: int, tol: float) -> list[
 
 
 def is_whole(size: int, n_rows: int) -> bool:
-    """Whether a batch of so many rows is so much of all that it has all of them."""
+    """Whether a batch of this size is a large enough share of all rows to have all of them."""
     return 2 * size > n_rows
 
 

@@ -40,7 +40,7 @@ from globular.seam.mixture_passes import Expect
 from globular.seam.shard import Shard
 
 STEPS_AHEAD = 10
-"""A mixture may still come out lowest if so many steps that gain as much as its last would make it so."""
+"""Steps, each of the gain of the last one, that may still make a mixture the lowest; larger = fewer are left early."""
 PATIENCE = 5
 """Numbers in a row at which a type may score higher than at its best before it is left; and those whose falls tell what
 is to come."""
@@ -105,7 +105,7 @@ class PathOptions:
     may_leave: bool = True
     """Whether types that will hardly come out lowest are left."""
     n_numbers: float = np.inf
-    """How many numbers of components there are: a type that falls has so many to catch up."""
+    """How many numbers of components there are: a type that falls has these to catch up."""
     em: EMOptions = field(default_factory=EMOptions)
 
     def score(self, shard: Shard) -> Callable[[Candidate], float]:
@@ -216,7 +216,7 @@ class _Walk:
         self._scores.append(score)
 
     def grown(self, part: Shard, size: int, rng: np.random.Generator) -> list[GaussianParameters]:
-        """The mixture of the number before with some components in halves, if that makes so many."""
+        """The mixture of the number before with some components in halves, if that makes `size`."""
         if self._last is None or size > 2 * self._last.mixture.n_components:
             return []
         mixture = self._last.mixture

@@ -65,10 +65,10 @@ MOST_TRIALS = 200
 SEARCH = ProbingOptions(n_probes=0, max_iter=200, min_gain=1e-3)
 """Steps of that search."""
 STEPS_OVER_ALL_ROWS = 30
-"""The search takes as many steps on the part as cost so many over all rows."""
+"""Steps over all rows that cost as much as the search on the part; larger = a longer search."""
 STEPS_PER_STEP, COMPONENTS_PER_STEP = 1.25, 5
-"""Of the time that the EM before it would take over all rows, the search takes so many times as much, or the number of
-components by this, if that is more: where EM takes few steps k-means has found everything."""
+"""Longest search, in steps of the EM before it over all rows: 1.25 for each step, or one for five components if that is
+more; larger = a longer search. Where EM takes few steps k-means has found everything."""
 SETTLED_COMPONENTS, FEW_COMPONENTS = 2, 5
 """Numbers of components up to which there is nothing to move; and up to which short runs of EM compete, and moves take
 steps however few the EM before them took."""
@@ -188,7 +188,7 @@ def _affordable(shard: Shard, part: Shard, n_components: int, covariance_type: s
 
 
 def rows_of_part(shard: Shard, n_components: int, covariance_type: str) -> int:
-    """Rows enough to show where so many components belong."""
+    """Rows enough to show where `n_components` components belong."""
     D = shard.n_columns
     parameters = D + FAMILIES[covariance_type].n_parameters(n_components, D) / n_components
     return max(FEWEST_ROWS, int(n_components * max(ROWS_PER_COMPONENT, ROWS_PER_PARAMETER * parameters)))

@@ -112,7 +112,7 @@ class _Sample:
     is_everything: bool
 
     def some(self, n: int) -> _Sample:
-        """At most so many of them, evenly spread; their weights are in proportion to what they stand for."""
+        """At most `n` of them, evenly spread; their weights are in proportion to what they stand for."""
         chosen = slice(None, None, -(-len(self.indices) // n))
         return _Sample(self.indices[chosen], self.weights[chosen], self.is_everything and chosen.step == 1)
 

@@ -41,7 +41,7 @@ def share_exponent(dimension: float) -> float:
 
 
 def reach(quotas: Index, dimension: float) -> F64:
-    """Of the distance of rows from the middle of their cell, the share at which so many centres of it lie."""
+    """Share of the rows' distance from the middle of their cell at which its centres lie."""
     explained: F64 = 1.0 - np.maximum(quotas, 1.0) ** (-2.0 / dimension)
     return np.sqrt(explained)
 

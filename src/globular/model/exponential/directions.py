@@ -26,7 +26,7 @@ LARGEST_CONCENTRATION = 1e8
 UNIFORM_UP_TO = 1e-12
 """κ up to which a density is that of the uniform distribution."""
 _TERMS = 24
-"""Of the power series: enough to the last digit where κ² / 4 ≤ ν + 1."""
+"""Terms of the power series: enough to the last digit where κ² / 4 ≤ ν + 1."""
 _UNDERFLOW = 1e-290
 """Values of `ive` below it have lost digits."""
 _NEWTON_STEPS, _NEWTON_TOLERANCE = 60, 1e-8

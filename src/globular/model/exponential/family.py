@@ -3,7 +3,7 @@
     log p(x | c) = θ_c · x − A_c + log h(x)       θ the natural parameters, A their log-normaliser, h the base measure
 
 One product of the rows with all θ is an E-step, and the M-step is the mean of the rows: E[x | c] = Σ q x / Σ q, from
-which a family makes its parameters. The prior is conjugate: `PseudoRows` count in every component like so many rows at
+which a family makes its parameters. The prior is conjugate: `PseudoRows` count in every component like rows at
 their mean, which keeps logarithms of zero, and components that shrink to a point, away.
 
 A family is a class that says what its parameters are, which rows it takes, and how they are drawn. Here are also the

@@ -65,7 +65,7 @@ class _Euclidean:
         self.norms = (self.shifted**2).sum(axis=1)
 
     def distances(self, block: Any) -> F64:
-        """Of a block of rows to all centres."""
+        """Distances of a block of rows to all centres."""
         dense = isinstance(block, np.ndarray)
         rows = block.astype(np.float64)
         shifted = rows - self.offset if dense else rows

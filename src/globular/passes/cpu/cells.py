@@ -47,7 +47,7 @@ BLOCK_ROWS = (16, 512)
 """Least and most rows of a block; larger = larger products, which leave the cache. A task is one or two of the largest:
 enough of them for many threads also where rows are few."""
 SECONDS_PER_ROW = 1e-7
-"""Of a row and the centres of a cell, about: in 2 columns it is 0.08 µs, in 32 it is 0.3."""
+"""Seconds for a row and the centres of a cell, about: 0.08 µs in 2 columns, 0.3 in 32."""
 PREPARED_AT_ONCE = 1 << 14
 """Numbers of centres that a thread takes at once."""
 ONE = Tile(1, 1)
@@ -267,7 +267,7 @@ class Heats(NamedTuple):
 
     @classmethod
     def of(cls, n_cells: int, itemsize: int) -> Heats:
-        """For the scores of so many cells."""
+        """Empty heats for the scores of `n_cells` cells."""
         n = -(-n_cells // HEAT)
         return cls(np.empty(n * HEAT, dtype=f"i{itemsize}"), np.empty(n, dtype=f"i{itemsize}"))
 

@@ -131,7 +131,7 @@ class Grouping:
     """Memory for the next `order`: fresh memory would cost as much as the regrouping."""
 
     def tasks(self, n_rows: int) -> NDArray[np.int64]:
-        """Ranges of groups with about so many rows each: one ends where the next begins. Threads play no part."""
+        """Ranges of groups with about `n_rows` rows each: one ends where the next begins. Threads play no part."""
         begins = np.searchsorted(self.starts[:-1], np.arange(0, self.starts[-1], n_rows))
         bounds = np.concatenate([[0], begins, [len(self.starts) - 1]])
         return bounds[np.diff(bounds, prepend=-1) > 0]  # ascending already: `unique` would sort them

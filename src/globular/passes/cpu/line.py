@@ -25,7 +25,7 @@ from globular.passes.cpu.shard import CpuShard
 from globular.seam.center_passes import Found, SolveLine
 
 FEW, FEW_PER_CLUSTER = 1 << 16, 64
-"""Prefixes of the coarse search, and at least so many for each cluster: more = a better first penalty, at more time."""
+"""Prefixes of the coarse search, and the least for each cluster; larger = a better first penalty, at more time."""
 RESOLVED = 1e-6
 """Share of the error by which prefix sums may miss it; beyond, the values have too many scales for float64."""
 

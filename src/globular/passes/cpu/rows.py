@@ -70,7 +70,7 @@ class DenseRows:
         return self.gather(indices).astype(np.float64)
 
     def sample(self, size: int) -> F64:
-        """Up to so many rows at even distances, in float64."""
+        """Up to `size` rows at even distances, in float64."""
         step = -(-self.shape[0] // size)
         if step == 1:
             return self.block(0, self.shape[0]).astype(np.float64, copy=False)

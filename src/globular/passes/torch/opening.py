@@ -162,7 +162,7 @@ COPIES_OF_CENTERS = 160
 STATE_BYTES = 64
 """Bytes for every row where rows are streamed: state, and running sums of it. Other temporaries are those of a part."""
 STATE_SHARE = 16
-"""One of so many bytes that a row of a fit takes is state too: of mixtures the components that it keeps."""
+"""Bytes that a row of a fit takes for each byte of its state; larger = less state is foretold."""
 SPARE_BYTES = 1 << 30
 
 

@@ -23,7 +23,7 @@ PARTS = {torch.float16: 2, torch.bfloat16: 3, torch.float32: 1, torch.float64: 1
 """Numbers of a product's type that make up one of float32."""
 PRECISE_NOMINEES = 4
 ROOM = 8
-"""One of so many rows may be unsure of its closest centre before the host has to know how many are."""
+"""One row in `ROOM` may be unsure of its closest centre before the host has to know how many are."""
 BRUTE_NUMBERS = 1 << 26
 """Differences at once where rows are measured against all centres."""
 

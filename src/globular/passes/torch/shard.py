@@ -155,7 +155,7 @@ class CardShard(HostShard):
         """The type of the differences that decide."""
         self.w = None if weights is None else torch.as_tensor(weights, dtype=torch.float64, device=device)
         self.lent_recordings = lent_recordings or Recordings(by_kernels=exact == torch.float32)
-        """Of passes over rows that are given each time anew: those of `local` shards come and go."""
+        """Recordings of passes over rows that are given each time anew: `local` shards come and go."""
 
     def _handler(self, work: Pass[Any]) -> Handler | None:
         if isinstance(work, BY_METHODS):
@@ -335,7 +335,7 @@ class TorchShard(CardShard):
         self.mostly_sure = True
         """Whether products leave few rows in doubt of their closest centre, as they do unless centres coincide."""
         self.recordings = Recordings(by_kernels=self.exact == torch.float32, n_rows=self.n_rows)
-        """Of passes over these rows and their state."""
+        """Recordings of passes over these rows and their state."""
         if unit_rows:
             self.scales = torch.empty(self.n_rows, dtype=self.exact, device=self.device)
             for block in blocks(self.n_rows, self.n_columns):

@@ -118,7 +118,7 @@ class Frontier:
         return np.where(self._is_leaf[places], self._sizes[places], 2)
 
     def children(self, places: I64, n_threads: int = 1) -> list[Children]:
-        """Of the nodes at these places of `nodes`: first the nodes below inner ones, then the rows of leaves."""
+        """The parts of the nodes at these places of `nodes`: first nodes below inner ones, then rows of leaves."""
         nodes, leaves = self.nodes[places], self._is_leaf[places]
         inner = np.flatnonzero(~leaves)
         found = [Children(self.tree.chunks(self.tree.children[nodes[inner]].ravel(), n_threads), np.repeat(inner, 2))]

@@ -40,7 +40,7 @@ SPANS = 256
 """Most spans, half as many where they have many sums: enough that 16 threads end at about the same time."""
 MANY_SUMS = 1 << 14
 SECONDS_PER_PRODUCT = 6e-11
-"""Of a number of a row and one of a centre, about; what else a row takes is worth 16 centres."""
+"""Seconds per multiply-add, about; the fixed cost of a row equals 16 centres."""
 CANCELLED_ERROR = 1e-3
 """Share of Σ w ‖x − offset‖² below which an objective is not taken from sums: too many digits would cancel."""
 

@@ -230,7 +230,7 @@ class _Found(NamedTuple):
     """New labels of the batch's rows."""
     n_distances: int
     products: RowProducts | None = None
-    """Of rows that changed their cluster, if the centres are kept column by column."""
+    """Products of rows that changed their cluster, if the centres are kept column by column."""
 
 
 @CpuShard.implements(AssignBatch)

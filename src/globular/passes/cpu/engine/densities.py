@@ -37,7 +37,7 @@ class Differences(NamedTuple):
 
 
 def new_differences(n_columns: int) -> Differences:
-    """Scratch for rows of so many columns."""
+    """Scratch for rows of `n_columns` columns."""
     n_rows, n_lines = (0, n_columns) if n_columns <= FEW_COLUMNS else (DENSITY_TILE, 0)
     return Differences(np.empty((n_rows, n_columns)), np.empty((n_lines, PADDED_TILE)), *np.empty((2, DENSITY_TILE)))
 
@@ -354,7 +354,7 @@ NOTHING = 1e-20
 
 @inline
 def weight_of(weights: Any, i: int) -> float:
-    """Of a row; one if there are no weights."""
+    """The weight of a row; one if there are no weights."""
     return weights[i] if weights.shape[0] else 1.0
 
 

@@ -140,7 +140,7 @@ class Spans(NamedTuple):
 
     n: int
     rows: int
-    """Of a span; the last may have fewer."""
+    """Rows of a span; the last may have fewer."""
     rows_per_block: int
 
 
@@ -162,7 +162,7 @@ class RawMoments(Additive):
     """Sums over chunks, weighted by the responsibilities."""
 
     raw: F64
-    """Of the features, (C, W)."""
+    """Sums of the features, (C, W)."""
     tight_sums: F64
     """Sums of the tight components about their means, (T, D)."""
     tight_scatter: F64

@@ -101,7 +101,7 @@ class LinearForm(NamedTuple):
     coefficients: F64
     """θ, (C, D + S + 1)."""
     sizes: F64
-    """Of the terms of the expanded square, for rows as far out as the mean or a typical row, (C,)."""
+    """Size of the terms of the expanded square, for rows as far out as the mean or a typical row, (C,)."""
 
 
 def linear_form(kind: ScatterKind, factors: F64, means: F64, constants: F64, typical: F64) -> LinearForm:

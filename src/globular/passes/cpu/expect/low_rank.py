@@ -195,7 +195,7 @@ def pair_reconstructions(
 
 
 MOST_ROUNDING = 1e-4
-"""Of the typical noise: what a copy of the rows in other coordinates may be rounded by."""
+"""Largest rounding of a copy of the rows in other coordinates, as a share of the typical noise."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -159,7 +159,7 @@ LEADING_SHARE = 0.4
 
 
 def look_at_all(shard: CpuShard, mixture: GaussianParameters, nats: float, most: float) -> Pairs | None:
-    """The pairs within so many nats of each row's best; None if these are more than the share `most` of all pairs.
+    """The pairs within `nats` of each row's best; None if these are more than the share `most` of all pairs.
 
     Where columns are many it begins with some of them. Factors U of the precisions are upper triangular, so the first K
     columns of x − μ give the first K entries of (x − μ) U, and squares only add up: they bound log p(c, x) from above.
@@ -217,11 +217,11 @@ class Kept:
     """What rows remember."""
 
     pairs: Pairs
-    """Of all rows."""
+    """Pairs of all rows."""
     doubtful: Pairs
-    """Of the rows that have several."""
+    """Pairs of the rows that have several components."""
     certain: ObservedMoments
-    """Of the rows that have one, by component, about the means of the mixture that looked."""
+    """Sums of the rows that have one, by component, about the means of the mixture that looked."""
 
 
 @CpuShard.implements(Expect, Remembered)

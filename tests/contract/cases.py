@@ -46,8 +46,8 @@ from globular.seam.mixture_passes import (  # isort: skip
     Expect, ExpectLinear, ExpectLowRank, ExpectShares, ExpectWithin, LabelByDensity, RowsOf, ScatterWithin, Survey,
 )  # fmt: skip
 from globular.seam.passes import (  # isort: skip
-    AddSeeds, AllLabels, Assign, AssignBatch, BlendErrors, Extremes, Farthest, Halve, LabelBySeeds, Locate, Moments,
-    Pass, PowerStep, Project, Relabel, Roots, ScatterLabels, Spare, SumByLabel, Take, TakeLabels, Total,
+    AddSeeds, AllLabels, AsScaled, Assign, AssignBatch, BlendErrors, Extremes, Farthest, Halve, LabelBySeeds, Locate,
+    Moments, Pass, PowerStep, Project, Relabel, Roots, ScatterLabels, Spare, SumByLabel, Take, TakeLabels, Total,
     TrySeeds,
 )  # fmt: skip
 from globular.seam.tree_passes import (  # isort: skip
@@ -599,6 +599,8 @@ CASES = [
         found.take(p.everyone), (p.rows - p.rows[0])[:, :2], 1e-6)),
     Case("roots", lambda p: Roots(), lambda p, s, b, a, found: alike(
         found.take(p.everyone), np.sign(p.rows) * np.sqrt(np.abs(p.rows)), 1e-6)),
+    Case("as scaled", lambda p: AsScaled(), lambda p, s, b, a, found: alike(
+        found.take(p.everyone), p.rows, 1e-6), dense=True),
     Case("power step", lambda p: PowerStep(Subspace(p.rows[0], np.eye(3)[:, :2])), says(lambda p: (
         (p.w[:, None] * (p.rows - p.rows[0])).T @ (p.rows - p.rows[0])[:, :2]), 1e-5)),
     *(Case(f"take {what}", lambda p, x=what: Take(np.array([170, 3, 60, 3]), x), says(

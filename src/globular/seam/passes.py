@@ -264,7 +264,7 @@ class Roots(Pass[Any]):
 class AsScaled(Pass[Any]):
     """A shard of the rows scaled to unit length, where they count as such, in memory; it shares all per-row state."""
 
-    needs = Need.ONE_PLACE | Need.STAY | Need.CPU
+    needs = Need.DENSE | Need.ONE_PLACE | Need.STAY | Need.CPU
 
 
 @dataclass(frozen=True, eq=False)

@@ -17,8 +17,9 @@ import torch
 from globular.model.coordinates import Coordinates
 from globular.model.low_rank import LowRankParameters, LowRankStatistics
 from globular.model.statistics import F64, TruncatedPosterior
+from globular.passes.cpu.expect.low_rank import CANCELLED_QUADRATIC
 from globular.passes.host import NOMINEES
-from globular.passes.torch.plain import FAR, blocks, group, seen
+from globular.passes.torch.plain import FAR, blocks, group, keep_lowest, known_members, seen
 from globular.passes.torch.shard import CardShard, TorchShard
 from globular.passes.torch.truncated import Costs, members_of, visited
 from globular.seam.among import All, Probe, Within
@@ -32,8 +33,6 @@ NUMBERS_AT_ONCE = 1 << 26
 """Numbers of the rows of tiles at once, in float64: half a gigabyte, of which a few copies are made."""
 LEFT_ON_CARD = 1 << 22
 """Numbers of statistics from which M-steps are made on the card; larger = more of them on the host."""
-CANCELLED_QUADRATIC = 1e-5
-"""Share of the squares that they come from below which squared distances are computed again."""
 NOTICEABLE = 1e-30
 """Responsibility below which a pair adds nothing."""
 
@@ -194,19 +193,14 @@ def expect_probe(shard: TorchShard, work: ExpectLowRank) -> LowRankStatistics:
     mixture, rows = work.mixture, in_coordinates(shard, work.mixture.coordinates)
     of, kept = OnCard(shard, mixture), min(work.among.n_candidates, mixture.n_components)
     members, labels = members_of(shard, kept), shard.label_tensor
-    fresh = torch.nn.functional.pad(labels[:, None], (0, kept - 1), value=-1)
-    candidates, n_distances = torch.where(members[:, :1] == labels[:, None], members, fresh), 0
+    candidates, n_distances = known_members(labels, members), 0
     if work.among.cells is not None:
         nominees, n_distances = _nominees(rows, of, work.among)
         nominees = torch.where((nominees[:, :, None] == candidates[:, None]).any(2), -1, nominees)
         candidates = torch.cat([candidates, nominees], dim=1)
     costs = Pairs(rows.x, rows.scales, of, candidates).costs()
     before = torch.logsumexp(-0.5 * costs[:, :kept], dim=1)
-    lowest = torch.sort(costs, dim=1, stable=True)
-    low = lowest.values[:, :kept]
-    members.copy_(torch.where(low < FAR, torch.gather(candidates, 1, lowest.indices[:, :kept]), -1))
-    labels.copy_(members[:, 0])
-    shares, bounds = _shares(shard, low)
+    shares, bounds = _shares(shard, keep_lowest(labels, members, candidates, costs))
     sums = _statistics(shard, of, Pairs(rows.x, rows.scales, of, _noticeable(members, shares)), shares)
     bound, former = (float(shard.weighted(each).sum()) for each in (bounds, before))
     gain = 0.0 if work.among.cells is None else bound - former

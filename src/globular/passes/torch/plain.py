@@ -151,24 +151,33 @@ def nominate_components(
     return scores, found
 
 
+def known_members(labels: Any, members: Any) -> Any:
+    """K(n); the label alone where K(n) begins with another component."""
+    fresh = torch.nn.functional.pad(labels[:, None], (0, members.shape[1] - 1), value=-1)
+    return torch.where(members[:, :1] == labels[:, None], members, fresh)
+
+
+def keep_lowest(labels: Any, members: Any, candidates: Any, costs: Any) -> Any:
+    """K(n) becomes the candidates of lowest cost, the first of them the label, in place; returns their costs."""
+    lowest = torch.sort(costs, dim=1, stable=True)
+    low = lowest.values[:, : members.shape[1]]
+    members.copy_(torch.where(low < FAR, torch.gather(candidates, 1, lowest.indices[:, : members.shape[1]]), -1))
+    labels.copy_(members[:, 0])
+    return low
+
+
 def weigh(
     x: Any, means: Any, precisions: Any, biases: Any, labels: Any, members: Any, candidates: Any, scores: Any
 ) -> tuple[Any, Any, Any]:
     """See the kernel; labels and members change in place. Shares, bounds, and bounds before."""
-    kept = members.shape[1]
-    is_known = members[:, :1] == labels[:, None]
-    fresh = torch.nn.functional.pad(labels[:, None], (0, kept - 1), value=-1)
-    own = torch.where(is_known, members, fresh)
+    kept, own = members.shape[1], known_members(labels, members)
     everyone = own if candidates is None else torch.cat([own, candidates], dim=1)
     repeats = torch.zeros_like(everyone, dtype=torch.bool)
     for k in range(1, everyone.shape[1]):
         repeats[:, k] = (everyone[:, :k] == everyone[:, k : k + 1]).any(dim=1)
     costs = cost_candidates(x, means, precisions, biases, torch.where(repeats, -1, everyone))
     before = torch.logsumexp(-0.5 * costs[:, :kept], dim=1)
-    lowest = torch.sort(costs, dim=1, stable=True)
-    low = lowest.values[:, :kept]
-    members.copy_(torch.where(low < FAR, torch.gather(everyone, 1, lowest.indices[:, :kept]), -1))
-    labels.copy_(members[:, 0])
+    low = keep_lowest(labels, members, everyone, costs)
     bounds = torch.logsumexp(-0.5 * low, dim=1)
     return torch.exp(-0.5 * low - bounds[:, None]), bounds, before
 

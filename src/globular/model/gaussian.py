@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -20,8 +20,9 @@ _WEIGHT_FLOOR = 10 * float(np.finfo(np.float64).eps)
 
 
 class Components:
-    """Base of all mixtures: their components have means, (C, D)."""
+    """Base of all mixtures: their components have weights, (C,), and means, (C, D)."""
 
+    weights: F64
     means: F64
 
     @property
@@ -31,6 +32,12 @@ class Components:
     @property
     def n_features(self) -> int:
         return int(self.means.shape[1])
+
+    @property
+    def log_shares(self) -> F64:
+        """log π, (C,); −∞ for a component that is not there."""
+        with np.errstate(divide="ignore"):
+            return cast(F64, np.log(self.weights))
 
 
 def draw_by_component(
@@ -87,12 +94,6 @@ class GaussianParameters(Components):
         """log π_c − ½ log |2π Σ_c|, (C,): log p(c, x) is this minus half the Mahalanobis distance squared."""
         half = self.family.half_log_determinants(self.factors, *self.means.shape)
         return self.log_shares + (half - 0.5 * _LOG_2PI * self.n_features)
-
-    @property
-    def log_shares(self) -> F64:
-        """log π, (C,); −∞ for a component that is not there."""
-        with np.errstate(divide="ignore"):
-            return np.asarray(np.log(self.weights))
 
     @cached_property
     def offset(self) -> F64:
@@ -183,7 +184,7 @@ def m_step(
     A component without weight keeps its mean and covariance. What no component holds is noise, where there is any.
     """
     counts, filled, shifts = statistics.counts, statistics.filled, statistics.shifts
-    moments = with_prior(CentralMoments(counts, shifts, statistics.scatter, filled), mixture.family, limits)
+    moments = with_prior_rows(CentralMoments(counts, shifts, statistics.scatter, filled), mixture.family, limits)
     covariances = mixture.family.estimate(moments, mixture.covariances, limits)
     weights = mixing_weights(counts, statistics.total_weight, learned=learned_weights)
     noise = mixture.noise
@@ -206,7 +207,7 @@ def log_prior(mixture: GaussianParameters, limits: CovarianceLimits) -> float:
     return rows * float((halves - 0.5 * (diagonals * variances).sum(axis=1)).sum())
 
 
-def with_prior(moments: CentralMoments, family: CovarianceFamily, limits: CovarianceLimits) -> CentralMoments:
+def with_prior_rows(moments: CentralMoments, family: CovarianceFamily, limits: CovarianceLimits) -> CentralMoments:
     """The moments with the rows of the prior among them, which lie about the new means."""
     rows, variances = limits.prior_rows, limits.prior_variances
     if family.tied or not rows or variances is None:

@@ -113,11 +113,9 @@ class LowRankParameters(Components):
         """−2 log π_c + log |2π Σ_c|, (C,): −2 log p(c, x) is this plus y·(y/ψ) − u·u."""
         diagonals = np.diagonal(self.triangles, axis1=1, axis2=2)
         determinants = np.log(self.noise).sum(axis=1) + 2.0 * np.log(diagonals).sum(axis=1)
-        with np.errstate(divide="ignore"):
-            log_weights = np.log(self.weights)
         volume = 0.0 if self.coordinates is None else self.coordinates.log_volume
         constant = self.n_features * math.log(2 * math.pi) - 2.0 * volume
-        return np.minimum(determinants + constant - 2.0 * log_weights, NO_WEIGHT_COST)
+        return np.minimum(determinants + constant - 2.0 * self.log_shares, NO_WEIGHT_COST)
 
     @cached_property
     def columns(self) -> GaussianParameters:

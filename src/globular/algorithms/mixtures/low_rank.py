@@ -92,9 +92,8 @@ def start_low_rank(
     coordinates = find_coordinates(shard, means, limits) if correlated else None
     if coordinates is not None:
         means, limits = coordinates.to(means), coordinates.limits(limits)
-    drawn, _ = np.linalg.qr(
-        rng.normal(size=(means.shape[1], n_factors))
-    )  # the same for all cells, which turn them their own way
+    # the same for all cells, which turn them their own way
+    drawn, _ = np.linalg.qr(rng.normal(size=(means.shape[1], n_factors)))
     mixture = probing_directions(means, np.zeros_like(means)[:, None, :] + drawn.T, coordinates)
     for _ in range(POWER_STEPS):
         bases = power_step(mixture, shard.run(ExpectLowRank(mixture, OWN_CELL)))

@@ -221,8 +221,7 @@ class IncompleteRows:
             unknown = ~masks[:, :, None] & ~masks[:, None, :]
             spreads = np.where(unknown, matrices[:, None] - reach @ np.swapaxes(reach, 2, 3), 0.0)
             spreads = np.broadcast_to(spreads, (C, *spreads.shape[1:]))
-        with np.errstate(divide="ignore"):  # a weight of zero is a component that is not there
-            constants = np.log(mixture.weights)[:, None] - halves - 0.5 * float(np.log(2 * np.pi)) * masks.sum(axis=1)
+        constants = mixture.log_shares[:, None] - halves - 0.5 * float(np.log(2 * np.pi)) * masks.sum(axis=1)
         return Completed((constants[:, kinds] - 0.5 * squares).T, away, spreads)
 
 

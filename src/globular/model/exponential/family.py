@@ -152,8 +152,7 @@ class ExponentialMixture(Components, ABC):
     @property
     def linear(self) -> LinearMixture:
         """As passes take it."""
-        with np.errstate(divide="ignore"):
-            return LinearMixture(self.slopes, np.log(self.weights) - self.log_normalisers)
+        return LinearMixture(self.slopes, self.log_shares - self.log_normalisers)
 
     @abstractmethod
     def as_gaussians(self) -> AsGaussians:
